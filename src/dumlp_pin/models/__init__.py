@@ -1,0 +1,20 @@
+"""Networks and their registry; importing this registers every model."""
+
+from dumlp_pin.models import dumlp_pin as dumlp_pin
+from dumlp_pin.models.complexity import count_macs, count_parameters
+from dumlp_pin.models.networks import AnomalyDetector, PinClassifier, PinSegmenter, Stage
+from dumlp_pin.models.official import load_official
+from dumlp_pin.models.registry import create_model, list_models, register_model
+
+__all__ = [
+    "AnomalyDetector",
+    "PinClassifier",
+    "PinSegmenter",
+    "Stage",
+    "count_macs",
+    "count_parameters",
+    "create_model",
+    "list_models",
+    "load_official",
+    "register_model",
+]

@@ -1,0 +1,223 @@
+"""The three networks that every DuMLP-Pin model is a configuration of.
+
+A trunk of stages turns elements into richer elements: each `Stage` makes a set feature and tells it
+to every element. What follows the trunk depends on what is asked: one class a set, one class an
+element, or which element does not belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from dumlp_pin._layout import Sets, open_sets
+from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
+from dumlp_pin.models.convnet import ConvNet
+from dumlp_pin.sets import SetBatch
+
+Widths = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Widths of one aggregation and the broadcast after it.
+
+    Without `branches` there is no aggregation: the set's feature is given, as an object's category.
+    """
+
+    branches: Sequence[Widths]
+    element: Widths
+    set: Widths
+    combined: Widths
+
+
+class StageBlock(nn.Module):
+    def __init__(self, stage: Stage, activations: Sequence[str | None]) -> None:
+        super().__init__()
+        self.aggregate = (
+            AggregationBlock(stage.element[0], stage.branches, activations)
+            if stage.branches
+            else None
+        )
+        self.broadcast = BroadcastBlock(stage.element, stage.set, stage.combined)
+
+    def forward(self, x: Sets, mask: Tensor | None = None, given: Tensor | None = None) -> Sets:
+        y = given if self.aggregate is None else self.aggregate(x, mask)
+        return self.broadcast(x, y, mask)
+
+
+class PinClassifier(nn.Module):
+    """One class a set: stages, one aggregation, an MLP.
+
+    >>> model = PinClassifier(3, 10, branches=[(16, 8), (16, 8)], activations=("softmax", None))
+    >>> model(torch.rand(2, 64, 3)).shape
+    torch.Size([2, 10])
+    """
+
+    task = "classification"
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        branches: Sequence[Widths],
+        activations: Sequence[str | None],
+        head: Widths = (256,),
+        stages: Sequence[Stage] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
+        width = stages[-1].combined[-1] if stages else in_features
+        self.aggregate = AggregationBlock(width, branches, activations, dropout)
+        self.num_features = self.aggregate.out_features
+        self.head_widths = tuple(head)
+        self.reset_head(num_classes)
+
+    def reset_head(self, num_classes: int) -> None:
+        """A fresh head for another number of classes; the rest keeps its weights."""
+        self.num_classes = num_classes
+        self.head = MLP((self.num_features, *self.head_widths, num_classes), bare_last=True)
+        self.head.to(next(self.aggregate.parameters()))
+
+    def forward_features(self, x: Sets, mask: Tensor | None = None) -> Tensor:
+        """(B, num_features): the feature of each set."""
+        for stage in self.stages:
+            x = stage(x, mask)
+        return self.aggregate(x, mask)
+
+    def forward_head(self, features: Tensor) -> Tensor:
+        return self.head(features)
+
+    def forward(self, x: Sets, mask: Tensor | None = None) -> Tensor:
+        """(B, num_classes): the logits of each set."""
+        return self.forward_head(self.forward_features(x, mask))
+
+
+class PinSegmenter(nn.Module):
+    """One class an element. With `num_categories` the set's category is given and told first.
+
+    >>> stage = Stage(branches=[(16, 4), (16, 4)], element=(3, 32), set=(16, 32), combined=(64,))
+    >>> model = PinSegmenter(3, 21, stages=[stage], activations=("softmax", None))
+    >>> model(torch.rand(2, 100, 3)).shape
+    torch.Size([2, 100, 21])
+    """
+
+    task = "segmentation"
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        stages: Sequence[Stage],
+        activations: Sequence[str | None],
+        num_categories: int = 0,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.num_categories = num_categories
+        self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
+        self.num_features = stages[-1].combined[-1]
+        self.reset_head(num_classes)
+
+    def reset_head(self, num_classes: int) -> None:
+        """A fresh head for another number of classes; the rest keeps its weights."""
+        self.num_classes = num_classes
+        self.head = nn.Linear(self.num_features, num_classes)
+        self.head.to(next(self.stages.parameters()))
+
+    def forward_features(
+        self, x: Sets, category: Tensor | None = None, mask: Tensor | None = None
+    ) -> Sets:
+        """(B, N, num_features), or a SetBatch: the feature of each element."""
+        if category is not None and not self.num_categories:
+            raise TypeError("this model takes no category")
+        if category is None and self.num_categories:
+            raise TypeError(f"this model needs a category (B,) in 0..{self.num_categories - 1}")
+        given = None if category is None else self._one_hot(category, x)
+        for stage in self.stages:
+            x = stage(x, mask, given)
+        return x
+
+    def forward_head(self, features: Sets) -> Sets:
+        values, sets = open_sets(features)
+        return sets.wrap(self.head(values))
+
+    def forward(self, x: Sets, category: Tensor | None = None, mask: Tensor | None = None) -> Sets:
+        """(B, N, num_classes), or a SetBatch: the logits of each element."""
+        return self.forward_head(self.forward_features(x, category, mask))
+
+    def _one_hot(self, category: Tensor, x: Sets) -> Tensor:
+        """(B, num_categories). A category out of range is noticed where looking costs no wait."""
+        if category.is_floating_point() or category.ndim != 1:
+            raise TypeError(
+                f"categories are integers (B,), got {category.dtype} {tuple(category.shape)}"
+            )
+        known = torch.arange(self.num_categories, device=category.device)
+        if category.device.type == "cpu" and not torch.compiler.is_compiling():
+            unknown = category[(category < 0) | (category >= self.num_categories)]
+            if len(unknown):
+                raise ValueError(
+                    f"categories are 0..{self.num_categories - 1}, got {int(unknown[0])}"
+                )
+        return (category[:, None] == known).to(x.dtype)
+
+
+class AnomalyDetector(nn.Module):
+    """Which element does not belong: every element is scored beside the feature of its set.
+
+    `extractor` makes the set feature from elements of `width` features; images become such elements
+    by the `backbone`, vectors need none.
+
+    >>> extractor = AggregationBlock(8, [(16, 2), (16, 4)], ("softmax", None))
+    >>> AnomalyDetector(extractor, width=8)(torch.rand(2, 10, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    task = "anomaly detection"
+
+    def __init__(self, extractor: nn.Module, width: int, backbone: ConvNet | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.extractor = extractor
+        self.width = width
+        self.num_features = cast(int, extractor.out_features)
+        self.reset_head()
+
+    def reset_head(self) -> None:
+        """A fresh scorer; the rest keeps its weights."""
+        broadcast = BroadcastBlock((self.width,), (self.num_features,), (self.width,) * 3)
+        self.head = nn.ModuleDict({"broadcast": broadcast, "score": nn.Linear(self.width, 1)})
+        self.head.to(next(self.extractor.parameters()))
+
+    def forward_elements(self, x: Sets, mask: Tensor | None = None) -> Sets:
+        """The elements as vectors: (B, N, width), or a SetBatch."""
+        if self.backbone is None:
+            return x
+        if isinstance(x, SetBatch):
+            return x.with_rows(self.backbone(x.rows))
+        flat_mask = None if mask is None else mask.flatten()
+        return self.backbone(x.flatten(0, 1), flat_mask).unflatten(0, x.shape[:2])
+
+    def forward_features(self, x: Sets, mask: Tensor | None = None) -> Tensor:
+        """(B, num_features): the feature of each set."""
+        return self.extractor(self.forward_elements(x, mask), mask)
+
+    def forward_head(self, elements: Sets, features: Tensor, mask: Tensor | None = None) -> Sets:
+        """(B, N), -inf in the padding, or a SetBatch (T, 1): logits of being the odd one out."""
+        combined = self.head["broadcast"](elements, features, mask)
+        values, sets = open_sets(combined, mask)
+        score = self.head["score"](values)
+        if isinstance(combined, SetBatch):
+            return sets.wrap(score)
+        return sets.fill(score, -torch.inf).squeeze(-1)
+
+    def forward(self, x: Sets, mask: Tensor | None = None) -> Sets:
+        """Logits over the elements of each set; their softmax is the chance to be the anomaly."""
+        elements = self.forward_elements(x, mask)
+        return self.forward_head(elements, self.extractor(elements, mask), mask)
