@@ -1,8 +1,9 @@
 """The two blocks of the paper, and the MLP they are made of.
 
 A set goes in as elements x; `AggregationBlock` makes one feature y of the whole set, and
-`BroadcastBlock` carries y back to every element. Both take sets in three forms and treat them alike:
-(B, N, F), the same with `mask=` (B, N) that is True where an element is real, or a `SetBatch`.
+`BroadcastBlock` carries y back to every element. Both take sets in three forms and treat them
+alike: (B, N, F), the same with `mask=` (B, N) that is True where an element is real, or a
+`SetBatch`.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ class MLP(nn.Module):
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> SetsT:
         if isinstance(x, SetBatch):
-            return x.with_rows(self(x.rows))
+            if mask is not None:
+                raise TypeError("a SetBatch knows its sizes, it takes no mask")
+            return x.with_rows(self._on_last_dimension(x.rows))
+        return self._on_last_dimension(x if mask is None else without_padding(x, mask), mask)
+
+    def _on_last_dimension(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if x.shape[-1] != self.widths[0]:
             raise ValueError(
                 f"expected {self.widths[0]} features, got {x.shape[-1]} "
                 f"in an input of shape {tuple(x.shape)}"
             )
-        if mask is not None:
-            x = without_padding(x, mask)
         for layer, linear in enumerate(self.linears):
             x = linear(x)
             if layer < len(self.norms):
@@ -140,9 +144,7 @@ class BroadcastBlock(nn.Module):
 
     def forward(self, x: SetsT, y: Tensor, mask: Tensor | None = None) -> SetsT:
         if len(x) != y.shape[0]:
-            raise ValueError(
-                f"every set needs one set feature: {len(x)} sets, {y.shape[0]} features"
-            )
+            raise ValueError(f"{len(x)} sets need as many set features, got {y.shape[0]}")
         x = _relu_after(self.element, without_padding(x, mask), mask)
         y = _relu_after(self.set, y)
         values, sets = open_sets(x, mask)

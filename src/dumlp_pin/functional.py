@@ -25,7 +25,7 @@ def set_softmax(x: SetsT, mask: Tensor | None = None) -> SetsT:
     """
     values, sets = open_sets(x, mask)
     if isinstance(sets, Padded) and mask is None:
-        return values.softmax(1)  # the same numbers from one kernel
+        return sets.wrap(values.softmax(1))  # the same numbers from one kernel
     values = sets.fill(_widened(values), -torch.inf)
     # The smallest finite number instead of -inf keeps an empty set, and its gradient, free of NaN.
     peak = sets.peak(values).detach().clamp(min=torch.finfo(values.dtype).min)
@@ -36,7 +36,7 @@ def set_softmax(x: SetsT, mask: Tensor | None = None) -> SetsT:
 
 
 def squash(x: SetsT, mask: Tensor | None = None) -> SetsT:
-    """Squashing of the capsule paper: a feature's column x over the set becomes x |x| / (1 + |x|^2).
+    """Squashing of the capsule paper: x |x| / (1 + |x|^2), x a feature's column over the set.
 
     >>> column = torch.tensor([3.0, 4.0])[None, :, None]
     >>> squash(column).norm()  # 5^2 / (1 + 5^2)

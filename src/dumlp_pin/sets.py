@@ -12,8 +12,9 @@ from torch.utils.data import default_collate
 
 
 class SetBatch:
-    """B sets of any sizes as rows (T, F) and offsets (B + 1); set b is `rows[offsets[b]:offsets[b+1]]`.
+    """B sets of any sizes as rows (T, F) and offsets (B + 1).
 
+    Set b is `rows[offsets[b]:offsets[b + 1]]`.
     An element may be an array itself, an image say; rows are then (T, ...).
 
     `validate=True` is for data that enters from outside: it also checks what needs a look at every
