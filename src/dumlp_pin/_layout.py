@@ -72,7 +72,7 @@ class Packed:
 
     def __init__(self, batch: SetBatch) -> None:
         self.batch = batch
-        T, B = batch.rows.shape[0], len(batch)
+        T, B = batch.rows.shape[0], batch.num_sets
         self.block_size = max(1, min(self.LARGEST_BLOCK, T // max(1, B)))
         self.num_blocks = T // self.block_size + B
 
@@ -83,11 +83,11 @@ class Packed:
         return values
 
     def total(self, values: Tensor) -> Tensor:
-        zeros = values.new_zeros(len(self.batch), *values.shape[1:])
+        zeros = values.new_zeros(self.batch.num_sets, *values.shape[1:])
         return zeros.index_add(0, self.batch.set_index, values)
 
     def peak(self, values: Tensor) -> Tensor:
-        lowest = values.new_full((len(self.batch), values.shape[1]), -torch.inf)
+        lowest = values.new_full((self.batch.num_sets, values.shape[1]), -torch.inf)
         index = self.batch.set_index[:, None].expand_as(values)
         return lowest.scatter_reduce(0, index, values, "amax")
 
@@ -103,7 +103,7 @@ class Packed:
         return blocks.flatten(0, 1)[self._slot()]
 
     def block_total(self, per_block: Tensor) -> Tensor:
-        zeros = per_block.new_zeros(len(self.batch), *per_block.shape[1:])
+        zeros = per_block.new_zeros(self.batch.num_sets, *per_block.shape[1:])
         return zeros.index_add(0, self._block_owner(), per_block)
 
     def block_spread(self, per_set: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Packed:
         """(M,) the set of each block; the blocks left over are empty and go to the last set."""
         blocks = torch.arange(self.num_blocks, device=self.batch.device)
         owner = torch.searchsorted(self._blocks_until(), blocks, right=True)
-        return owner.clamp(max=len(self.batch) - 1)
+        return owner.clamp(max=self.batch.num_sets - 1)
 
 
 def open_sets(x: Sets, mask: Tensor | None = None) -> tuple[Tensor, Padded | Packed]:

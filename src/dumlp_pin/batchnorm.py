@@ -22,7 +22,7 @@ class BatchNorm(nn.BatchNorm1d):
         rows = input.reshape(-1, input.shape[-1])
         if not self.training or (mask is None and rows.shape[0] > 1):
             return super().forward(rows).view_as(input)
-        keep = torch.ones_like(rows[:, :1], dtype=torch.bool) if mask is None else mask.view(-1, 1)
+        keep = torch.ones_like(rows[:, :1], dtype=torch.bool) if mask is None else mask.reshape(-1, 1)
         return self._normalise_kept(rows, keep).view_as(input)
 
     def _normalise_kept(self, rows: Tensor, keep: Tensor) -> Tensor:

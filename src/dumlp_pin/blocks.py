@@ -143,8 +143,9 @@ class BroadcastBlock(nn.Module):
             self.cross = nn.Parameter(torch.empty(d_z, d_y, d_x).uniform_(-bound, bound))
 
     def forward(self, x: SetsT, y: Tensor, mask: Tensor | None = None) -> SetsT:
-        if len(x) != y.shape[0]:
-            raise ValueError(f"{len(x)} sets need as many set features, got {y.shape[0]}")
+        num_sets = x.num_sets if isinstance(x, SetBatch) else x.shape[0]
+        if y.shape[0] != num_sets:
+            raise ValueError(f"{num_sets} sets need as many set features, got {y.shape[0]}")
         x = _relu_after(self.element, without_padding(x, mask), mask)
         y = _relu_after(self.set, y)
         values, sets = open_sets(x, mask)
@@ -160,6 +161,5 @@ class BroadcastBlock(nn.Module):
 
 def _relu_after(mlp: MLP, x: SetsT, mask: Tensor | None = None) -> SetsT:
     """An MLP of a broadcast block ends in a ReLU, unless it has no layer."""
-    if not mlp.linears:
-        return x
-    return ACTIVATIONS["relu"](mlp(x, mask))
+    x = mlp(x, mask)
+    return ACTIVATIONS["relu"](x) if mlp.linears else x

@@ -110,8 +110,8 @@ class SetBatch:
 
     def with_rows(self, rows: Tensor) -> SetBatch:
         """The same sets with other features for their elements."""
-        if len(rows) != len(self.rows):
-            raise ValueError(f"these sets have {len(self.rows)} rows in all, got {len(rows)}")
+        if rows.shape[0] != self.rows.shape[0]:
+            raise ValueError(f"these sets have {self.rows.shape[0]} rows, got {rows.shape[0]}")
         return SetBatch._trusted(rows, self.offsets, self.set_index)
 
     def to(self, *args: Any, **kwargs: Any) -> SetBatch:
@@ -132,8 +132,8 @@ class SetBatch:
     def set_index(self) -> Tensor:
         """(T,) which set each row belongs to; made once and handed on by `with_rows`."""
         if self._set_index is None:
-            sets = torch.arange(len(self), device=self.device)
-            self._set_index = sets.repeat_interleave(self.sizes, output_size=len(self.rows))
+            sets = torch.arange(self.num_sets, device=self.device)
+            self._set_index = sets.repeat_interleave(self.sizes, output_size=self.rows.shape[0])
         return self._set_index
 
     @property
@@ -144,8 +144,13 @@ class SetBatch:
     def dtype(self) -> torch.dtype:
         return self.rows.dtype
 
-    def __len__(self) -> int:
+    @property
+    def num_sets(self) -> int:
+        """B. In exported programs this may stay a symbol, which `len()` cannot."""
         return self.offsets.shape[0] - 1
+
+    def __len__(self) -> int:
+        return self.num_sets
 
     def __repr__(self) -> str:
         return (
@@ -189,4 +194,8 @@ _pytree.register_pytree_node(
     lambda batch: ([batch.rows, batch.offsets], None),
     lambda leaves, _: SetBatch._trusted(*leaves),
     serialized_type_name="dumlp_pin.SetBatch",
+    flatten_with_keys_fn=lambda batch: (
+        [(_pytree.GetAttrKey("rows"), batch.rows), (_pytree.GetAttrKey("offsets"), batch.offsets)],
+        None,
+    ),
 )

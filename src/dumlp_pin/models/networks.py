@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dumlp_pin._layout import Sets, open_sets
 from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
 from dumlp_pin.models.convnet import ConvNet
-from dumlp_pin.sets import SetBatch
+from dumlp_pin.sets import SetBatch, check_mask
 
 Widths = Sequence[int]
 
@@ -201,8 +201,10 @@ class AnomalyDetector(nn.Module):
             return x
         if isinstance(x, SetBatch):
             return x.with_rows(self.backbone(x.rows))
-        flat_mask = None if mask is None else mask.flatten()
-        return self.backbone(x.flatten(0, 1), flat_mask).unflatten(0, x.shape[:2])
+        if mask is not None:
+            check_mask(mask, x)
+            mask = mask.flatten()
+        return self.backbone(x.flatten(0, 1), mask).unflatten(0, x.shape[:2])
 
     def forward_features(self, x: Sets, mask: Tensor | None = None) -> Tensor:
         """(B, num_features): the feature of each set."""

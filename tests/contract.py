@@ -1,0 +1,172 @@
+"""What the laws of this package are checked on: every block and every registered model.
+
+A new model is checked by being registered; a new block by a line in BLOCKS.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dumlp_pin import MLP, AggregationBlock, BroadcastBlock, SetBatch, create_model, list_models
+from dumlp_pin.batchnorm import BatchNorm
+from dumlp_pin.models import AnomalyDetector, PinSegmenter
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something that takes sets, and how to feed it."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    element_shape: tuple[int, ...]
+    per_element: bool
+    set_features: int = 0  # takes a feature (B, set_features) of every set
+    categories: int = 0  # takes a category (B,) of every set
+
+    def build(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """A module in a state that training could have left: no norm is at its start."""
+        torch.manual_seed(seed)
+        module = self.make()
+        for norm in module.modules():
+            if isinstance(norm, BatchNorm):
+                for buffer in (norm.running_mean, norm.bias):
+                    assert buffer is not None
+                    nn.init.normal_(buffer, std=0.2)
+                for buffer in (norm.running_var, norm.weight):
+                    assert buffer is not None
+                    nn.init.uniform_(buffer, 0.5, 1.5)
+        return module.to(dtype).eval()
+
+    def draw(self, sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float64) -> Sample:
+        generator = torch.Generator().manual_seed(seed)
+        B = len(sizes)
+        sets = [
+            torch.randn(size, *self.element_shape, generator=generator, dtype=torch.float64)
+            for size in sizes
+        ]
+        given: dict[str, Tensor] = {}
+        if self.set_features:
+            y = torch.randn(B, self.set_features, generator=generator, dtype=torch.float64)
+            given["y"] = y.to(dtype)
+        if self.categories:
+            given["category"] = torch.randint(self.categories, (B,), generator=generator)
+        return Sample([s.to(dtype) for s in sets], given)
+
+    def per_set(self, output: Any, sizes: list[int]) -> list[Tensor]:
+        """The output as one tensor a set: what the form of the input does not change."""
+        if not self.per_element:
+            return list(output)
+        if isinstance(output, SetBatch):
+            output = output.to_list()
+        outputs = [out[:size] for out, size in zip(output, sizes, strict=True)]
+        return [out[:, None] if out.ndim == 1 else out for out in outputs]
+
+
+@dataclass
+class Sample:
+    sets: list[Tensor]
+    given: dict[str, Tensor]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(s) for s in self.sets]
+
+    def packed(self) -> dict[str, Any]:
+        return {"x": SetBatch.from_list(self.sets), **self.given}
+
+    def masked(self, garbage: float = 0.0, extra: int = 0) -> dict[str, Any]:
+        """Padded to the largest set and `extra` more, with `garbage` where no element is."""
+        x, mask = SetBatch.from_list(self.sets).to_padded(max(self.sizes) + extra)
+        where = mask.view(*mask.shape, *[1] * (x.ndim - 2))
+        return {"x": torch.where(where, x, garbage), "mask": mask, **self.given}
+
+    def dense(self) -> dict[str, Any]:
+        return {"x": torch.stack(self.sets), **self.given}
+
+    def only(self, b: int) -> Sample:
+        return Sample([self.sets[b]], {key: value[b : b + 1] for key, value in self.given.items()})
+
+    def reordered(self, seed: int) -> tuple[Sample, list[Tensor]]:
+        generator = torch.Generator().manual_seed(seed)
+        orders = [torch.randperm(size, generator=generator) for size in self.sizes]
+        pairs = zip(self.sets, orders, strict=True)
+        return Sample([s[order] for s, order in pairs], self.given), orders
+
+
+def _aggregation(
+    branches: list[tuple[int, ...]], activations: list[str | None]
+) -> Callable[[], nn.Module]:
+    return lambda: AggregationBlock(6, branches, activations, scale=0.5)
+
+
+ONE, TWO, THREE, FOUR = [(16, 5)], [(16, 5)] * 2, [(16, 5), (8, 3), (2,)], [(3,)] * 4
+
+BLOCKS = [
+    Subject("mlp", lambda: MLP((6, 16, 5)), (6,), per_element=True),
+    Subject("aggregation_1", _aggregation(ONE, ["relu"]), (6,), False),
+    Subject("aggregation_softmax", _aggregation(TWO, ["softmax", None]), (6,), False),
+    Subject("aggregation_squash", _aggregation(TWO, ["squash", "elu"]), (6,), False),
+    Subject("aggregation_authors", _aggregation(TWO, ["squash_authors", "softmax"]), (6,), False),
+    Subject("aggregation_3", _aggregation(THREE, ["softmax", None, "relu"]), (6,), False),
+    Subject("aggregation_4", _aggregation(FOUR, ["softmax", None, None, "elu"]), (6,), False),
+    Subject(
+        "broadcast",
+        lambda: BroadcastBlock((6, 16), (4, 8), (16, 5)),
+        (6,),
+        per_element=True,
+        set_features=4,
+    ),
+    Subject(
+        "broadcast_bare",
+        lambda: BroadcastBlock((6,), (4,), (16,)),
+        (6,),
+        per_element=True,
+        set_features=4,
+    ),
+    Subject(
+        "broadcast_cross",
+        lambda: BroadcastBlock((6, 8), (4,), (16, 5), cross_term=True),
+        (6,),
+        per_element=True,
+        set_features=4,
+    ),
+]
+
+
+def _subject_of(name: str) -> Subject:
+    model = create_model(name)
+    if isinstance(model, AnomalyDetector):
+        return Subject(name, lambda: create_model(name), (3, 9, 8), per_element=True)
+    return Subject(
+        name,
+        lambda: create_model(name),
+        (model.in_features,),
+        per_element=isinstance(model, PinSegmenter),
+        categories=getattr(model, "num_categories", 0),
+    )
+
+
+SUBJECTS = BLOCKS + [_subject_of(name) for name in list_models()]
+
+
+def gradients(
+    subject: Subject, module: nn.Module, inputs: dict[str, Any], sizes: list[int]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+    """One training step's gradients and batch norm statistics, and the input's gradient."""
+    module = copy.deepcopy(module).train()
+    x = inputs["x"]
+    leaf = (x.rows if isinstance(x, SetBatch) else x).clone().requires_grad_()
+    output = module(**inputs | {"x": x.with_rows(leaf) if isinstance(x, SetBatch) else leaf})
+    outputs = torch.cat([out.flatten() for out in subject.per_set(output, sizes)])
+    weights = torch.randn(len(outputs), generator=torch.Generator().manual_seed(1))
+    # A square, so that the gradient depends on the output.
+    (weights.to(outputs) * outputs.square()).sum().backward()
+    assert leaf.grad is not None
+    parameters = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return parameters, dict(module.named_buffers()), leaf.grad
