@@ -155,10 +155,14 @@ def _subject_of(name: str) -> Subject:
 SUBJECTS = BLOCKS + [_subject_of(name) for name in list_models()]
 
 
+# The gradients of the weights, the batch norm statistics, and the gradient of the input.
+Step = tuple[dict[str, Tensor], dict[str, Tensor], Tensor]
+
+
 def gradients(
     subject: Subject, module: nn.Module, inputs: dict[str, Any], sizes: list[int]
-) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-    """One training step's gradients and batch norm statistics, and the input's gradient."""
+) -> Step:
+    """What one training step computes, on a copy of the module."""
     module = copy.deepcopy(module).train()
     x = inputs["x"]
     leaf = (x.rows if isinstance(x, SetBatch) else x).clone().requires_grad_()
