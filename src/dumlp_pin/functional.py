@@ -35,6 +35,24 @@ def set_softmax(x: SetsT, mask: Tensor | None = None) -> SetsT:
     return sets.wrap((weight / sets.spread(total)).to(x.dtype))
 
 
+def set_mean(x: Sets, mask: Tensor | None = None) -> Tensor:
+    """(B, F): the mean over each set, zeros for an empty one."""
+    values, sets = open_sets(x, mask)
+    wide = _widened(values)
+    count = sets.total(torch.ones_like(wide[..., :1])).clamp(min=1)
+    return (sets.total(wide) / count).to(values.dtype)
+
+
+def set_max(x: Sets, mask: Tensor | None = None) -> Tensor:
+    """(B, F): the largest over each set, zeros for an empty one."""
+    values, sets = open_sets(x, mask)
+    peak = sets.peak(values)
+    return peak.masked_fill(peak == -torch.inf, 0)
+
+
+POOLING: dict[str, Callable[[Sets, Tensor | None], Tensor]] = {"mean": set_mean, "max": set_max}
+
+
 def squash(x: SetsT, mask: Tensor | None = None) -> SetsT:
     """Squashing of the capsule paper: x |x| / (1 + |x|^2), x a feature's column over the set.
 

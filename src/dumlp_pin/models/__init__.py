@@ -1,6 +1,8 @@
 """Networks and their registry; importing this registers every model."""
 
+from dumlp_pin.models import deep_sets as deep_sets
 from dumlp_pin.models import dumlp_pin as dumlp_pin
+from dumlp_pin.models import pooling as pooling
 from dumlp_pin.models.complexity import count_macs, count_parameters
 from dumlp_pin.models.networks import AnomalyDetector, PinClassifier, PinSegmenter, Stage
 from dumlp_pin.models.official import load_official

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dumlp_pin.blocks import AggregationBlock
+from dumlp_pin.models.classifier import Widths
 from dumlp_pin.models.convnet import ConvNet
 from dumlp_pin.models.networks import (
     AnomalyDetector,
     PinClassifier,
     PinSegmenter,
     Stage,
-    Widths,
 )
 from dumlp_pin.models.registry import register_model
 

@@ -7,6 +7,7 @@ element, or which element does not belong.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -15,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from dumlp_pin._layout import Sets, open_sets
-from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
+from dumlp_pin.blocks import AggregationBlock, BroadcastBlock
+from dumlp_pin.models.classifier import Classifier, Widths
 from dumlp_pin.models.convnet import ConvNet
 from dumlp_pin.sets import SetBatch, check_mask
-
-Widths = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,13 @@ class StageBlock(nn.Module):
         return self.broadcast(x, y, mask)
 
 
-class PinClassifier(nn.Module):
+class PinClassifier(Classifier):
     """One class a set: stages, one aggregation, an MLP.
 
     >>> model = PinClassifier(3, 10, branches=[(16, 8), (16, 8)], activations=("softmax", None))
     >>> model(torch.rand(2, 64, 3)).shape
     torch.Size([2, 10])
     """
-
-    task = "classification"
 
     def __init__(
         self,
@@ -70,33 +68,17 @@ class PinClassifier(nn.Module):
         stages: Sequence[Stage] = (),
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.in_features = in_features
+        num_features = math.prod(widths[-1] for widths in branches)
+        super().__init__(in_features, num_features, num_classes, head)
         self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
         width = stages[-1].combined[-1] if stages else in_features
         self.aggregate = AggregationBlock(width, branches, activations, dropout)
-        self.num_features = self.aggregate.out_features
-        self.head_widths = tuple(head)
-        self.reset_head(num_classes)
-
-    def reset_head(self, num_classes: int) -> None:
-        """A fresh head for another number of classes; the rest keeps its weights."""
-        self.num_classes = num_classes
-        self.head = MLP((self.num_features, *self.head_widths, num_classes), bare_last=True)
-        self.head.to(next(self.aggregate.parameters()))
 
     def forward_features(self, x: Sets, mask: Tensor | None = None) -> Tensor:
         """(B, num_features): the feature of each set."""
         for stage in self.stages:
             x = stage(x, mask)
         return self.aggregate(x, mask)
-
-    def forward_head(self, features: Tensor) -> Tensor:
-        return self.head(features)
-
-    def forward(self, x: Sets, mask: Tensor | None = None) -> Tensor:
-        """(B, num_classes): the logits of each set."""
-        return self.forward_head(self.forward_features(x, mask))
 
 
 class PinSegmenter(nn.Module):
