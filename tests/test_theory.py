@@ -79,7 +79,10 @@ def test_lemma_gives_every_solution_and_only_solutions(seed, m, extra, n):  # n 
     tolerance = 8 * columns * EPS * torch.linalg.cond(B)
     assert torch.linalg.norm(B @ C - A) <= tolerance * size
     torch.testing.assert_close(
-        solutions.kernel.T @ solutions.kernel, torch.eye(extra).double(), rtol=0, atol=8 * columns * EPS
+        solutions.kernel.T @ solutions.kernel,
+        torch.eye(extra).double(),
+        rtol=0,
+        atol=8 * columns * EPS,
     )
 
     # Any C with B C = A, made without the solver: its A is defined from it.

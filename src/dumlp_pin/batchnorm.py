@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -14,25 +17,27 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     MOMENTUM = 0.1
+    synchronised = False  # whether the rows of all processes are one batch
 
     def __init__(self, features: int) -> None:
         super().__init__(features, momentum=self.MOMENTUM)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         rows = input.reshape(-1, input.shape[-1])
-        if not self.training or (mask is None and rows.shape[0] > 1):
+        if not self.training or (mask is None and rows.shape[0] > 1 and not self.synchronised):
             return super().forward(rows).view_as(input)
-        keep = torch.ones_like(rows[:, :1], dtype=torch.bool) if mask is None else mask.reshape(-1, 1)
-        return self._normalise_kept(rows, keep).view_as(input)
+        if mask is None:
+            mask = torch.ones_like(rows[:, 0], dtype=torch.bool)
+        return self._normalise_kept(rows, keep=mask.reshape(-1, 1)).view_as(input)
 
     def _normalise_kept(self, rows: Tensor, keep: Tensor) -> Tensor:
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        count = keep.sum()
-        mean = wide.masked_fill(~keep, 0).sum(0) / count.clamp(min=1)
-        square = (wide - mean).masked_fill(~keep, 0).square().sum(0)
+        count = self._total(keep.sum())
+        mean = self._total(wide.masked_fill(~keep, 0).sum(0)) / count.clamp(min=1)
+        square = self._total((wide - mean).masked_fill(~keep, 0).square().sum(0))
         variance = square / count.clamp(min=1)
 
         enough = count > 1
@@ -46,3 +51,22 @@ class BatchNorm(nn.BatchNorm1d):
         variance = torch.where(enough, variance, self.running_var)
         normal = (wide - mean) * torch.rsqrt(variance + self.eps)
         return (normal * self.weight + self.bias).to(rows.dtype)
+
+    def _total(self, value: Tensor) -> Tensor:
+        return _SumOverProcesses.apply(value) if self.synchronised else value
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """A sum over processes; the loss is one too, so the gradient is summed on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total

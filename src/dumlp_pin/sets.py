@@ -188,14 +188,20 @@ def _check_finite(rows: Tensor) -> None:
         )
 
 
+def _leaves(batch: SetBatch) -> tuple[list[Any], Any]:
+    return [batch.rows, batch.offsets], None
+
+
+def _named_leaves(batch: SetBatch) -> tuple[list[tuple[Any, Any]], Any]:
+    names = _pytree.GetAttrKey("rows"), _pytree.GetAttrKey("offsets")
+    return list(zip(names, _leaves(batch)[0], strict=True)), None
+
+
 # torch.export and torch.compile look inside a SetBatch through this.
 _pytree.register_pytree_node(
     SetBatch,
-    lambda batch: ([batch.rows, batch.offsets], None),
+    _leaves,
     lambda leaves, _: SetBatch._trusted(*leaves),
     serialized_type_name="dumlp_pin.SetBatch",
-    flatten_with_keys_fn=lambda batch: (
-        [(_pytree.GetAttrKey("rows"), batch.rows), (_pytree.GetAttrKey("offsets"), batch.offsets)],
-        None,
-    ),
+    flatten_with_keys_fn=_named_leaves,
 )

@@ -9,8 +9,7 @@ import torch
 
 from dumlp_pin.data.records import Images
 
-# The file keeps the order of the publisher, in which one writer's digits stand together. So the
-# test set is cut from the end: most of it was written by people the training set has not seen.
+# The test set is the end of the publisher's order, unshuffled: neighbours may share a writer.
 SPLITS = {"train": slice(None, 1_297), "test": slice(1_297, None)}
 GREY_LEVELS = 16
 

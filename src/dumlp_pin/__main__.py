@@ -1,0 +1,3 @@
+from dumlp_pin.cli import main
+
+main()
