@@ -1,5 +1,6 @@
 """What `load` returns: a record for each kind of data, with its tensors and its classes' names."""
 
+import itertools
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -88,6 +89,10 @@ class PartShapes(Shapes):
     task: ClassVar[Task] = "part-segmentation"
     parts: Tensor  # (B, N) uint8
     part_offsets: Tensor  # (C + 1,) int64
+
+    @property
+    def parts_of_category(self) -> list[list[int]]:
+        return [list(range(*bounds)) for bounds in itertools.pairwise(self.part_offsets.tolist())]
 
     def check(self) -> None:
         super().check()
