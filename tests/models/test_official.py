@@ -173,7 +173,7 @@ def published(file: str) -> Path:
 )
 def test_published_logits(name: str, file: str) -> None:
     path = published(file)
-    assert_same_logits(name, path, torch.load(path, weights_only=True)["model"])
+    assert_same_logits(name, path, torch.load(path, map_location="cpu", weights_only=True)["model"])
 
 
 @pytest.mark.data
