@@ -79,7 +79,7 @@ def their_logits(state: State, x: Tensor, category: Tensor | None) -> Tensor:
     if category is None:
         hidden = F.relu(layer(state, "mlp.layers.0", aggregate(state, "sab", x)))
         return F.linear(hidden, state["mlp.layers.1.weight"], state["mlp.layers.1.bias"])
-    x = broadcast(state, "sau_i", x, torch.eye(16)[category])
+    x = broadcast(state, "sau_i", x, torch.eye(16).to(x)[category])
     for index in range(
         len({key for key in state if re.match(r"sabs\.\d+\.mlps\.0\.layers\.0\.li\.w", key)})
     ):
@@ -96,12 +96,14 @@ def inputs(name: str) -> tuple[Tensor, Tensor | None]:
 
 
 def assert_same_logits(name: str, path: Path, state: State) -> None:
-    model = load_official(path, name)
+    """In float64, so that only a wrong function can differ."""
+    model = load_official(path, name).double()
+    state = {key: value.double() for key, value in state.items()}
     x, category = inputs(name)
     given = () if category is None else (category,)
     with torch.no_grad():
-        logits = model(x, *given)
-    torch.testing.assert_close(logits, their_logits(state, x, category), rtol=1e-5, atol=1e-5)
+        logits = model(x.double(), *given)
+    torch.testing.assert_close(logits, their_logits(state, x.double(), category))
 
 
 NAMES = {"dumlp_pin_modelnet40": 0, "dumlp_pin_shapenetpart_s": 2, "dumlp_pin_shapenetpart_l": 4}
