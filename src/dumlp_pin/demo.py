@@ -26,6 +26,7 @@ RECIPES = {
 
 def run_demo(out: Path, seed: int = 0) -> None:
     """Train DuMLP-Pin and two rivals of its size on digits as sets of pixels; print and draw."""
+    torch.set_num_threads(1)  # too small for more to pay, and one busy core would stall them all
     console = Console()
     console.print("Handwritten digits as sets of 64 pixels: 1,297 to train on, 500 to test.")
     table = Table("model", "parameters", "test accuracy", "seconds", box=None)

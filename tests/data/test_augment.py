@@ -77,7 +77,7 @@ class TestEveryStep:
     def test_keeps_shape_and_dtype(self, step: Callable[..., Tensor], F: int) -> None:
         for dtype in (torch.float32, torch.float64):
             points = clouds(3, 17, F, dtype)
-            changed = step(points)
+            changed = step(points, seeded())
             assert changed.shape == points.shape
             assert changed.dtype == dtype
             assert not changed.equal(points)

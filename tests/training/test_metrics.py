@@ -333,6 +333,11 @@ class TestScenes:
         first = first_in_voxel(points, torch.ones(3, 2, dtype=torch.bool), 0.02)
         assert first.tolist() == [[True, False]] * 3
 
+    def test_borders_of_voxels_are_in_double_precision(self) -> None:
+        points = 0.02 * torch.arange(900.0)[:, None].expand(1, 900, 3) + 5
+        first = first_in_voxel(points, torch.ones(1, 900, dtype=torch.bool), 0.02)
+        assert first[0].equal(pointnet2_first_in_voxel(points[0], 0.02))
+
     def test_a_cloud_all_masked_has_no_voxel(self) -> None:
         assert not first_in_voxel(torch.rand(2, 5, 3), torch.zeros(2, 5).bool(), 0.02).any()
 

@@ -102,8 +102,8 @@ def random_drop(
     position = torch.arange(N, device=points.device)
     source = torch.where(kept, position, torch.searchsorted(kept_so_far, nth))
     if labels is not None and labels.ndim == 2:
-        labels = labels.take_along_dim(source, 1)
-    return points.take_along_dim(source[..., None], 1), labels
+        labels = labels.gather(1, source)
+    return points.gather(1, source[..., None].expand_as(points)), labels
 
 
 def random_scale(

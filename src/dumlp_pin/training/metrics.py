@@ -81,7 +81,7 @@ class PartMetrics:
         self.shapes = torch.zeros(len(is_own), dtype=torch.int64, device=device)
         self.points = torch.zeros((), dtype=torch.int64, device=device)
         # Below, the first row is for all parts, the second for the category's own.
-        self.iou = torch.zeros(2, len(is_own), dtype=torch.float64, device=device)  # sums of shapes
+        self.iou_sum = torch.zeros(2, len(is_own), dtype=torch.float64, device=device)
         self.correct = torch.zeros(2, dtype=torch.int64, device=device)
 
     def update(self, logits: Tensor, parts: Tensor, category: Tensor) -> None:
@@ -89,9 +89,12 @@ class PartMetrics:
         num_categories, num_parts = self.is_own.shape
         _check_logits(logits, parts, num_parts, dimensions=2)
         if category.shape != parts.shape[:1]:
-            raise ValueError(f"{len(parts)} shapes need as many categories: {category.shape}")
+            raise ValueError(
+                f"{len(parts)} shapes need as many categories, got shape {tuple(category.shape)}"
+            )
         _check_range("categories", category, num_categories)
-        own, category = self.is_own[category.long()], category.long()
+        category = category.long()
+        own = self.is_own[category]  # (B, parts)
         among_own = logits.masked_fill(~own[:, None], -torch.inf)
         predicted = torch.stack((logits.argmax(-1), among_own.argmax(-1)))  # (2, B, N)
         true = parts.long().expand_as(predicted)
@@ -104,7 +107,7 @@ class PartMetrics:
             - intersection
         )
         iou = torch.where(union > 0, _share(intersection, union), 1)
-        self.iou.index_add_(1, category, (iou * own).sum(-1) / own.sum(-1))
+        self.iou_sum.index_add_(1, category, (iou * own).sum(-1) / own.sum(-1))
         self.shapes.index_add_(0, category, torch.ones_like(category))
         self.correct.add_(hit.sum((1, 2)))
         self.points.add_(parts.numel())
@@ -113,7 +116,7 @@ class PartMetrics:
         _check_counted(self.shapes)
         values = {}
         for row, suffix in enumerate(("", "_own_parts")):
-            instance = self.iou[row].sum() / self.shapes.sum()
+            instance = self.iou_sum[row].sum() / self.shapes.sum()
             values["instance_miou" + suffix] = instance.item()
             values["class_miou" + suffix] = self.per_class()["iou" + suffix].nanmean().item()
             values["point_accuracy" + suffix] = _share(self.correct[row], self.points).item()
@@ -121,7 +124,7 @@ class PartMetrics:
 
     def per_class(self) -> dict[str, Tensor]:
         """(C,) for each category."""
-        iou, iou_own_parts = _share(self.iou, self.shapes)
+        iou, iou_own_parts = _share(self.iou_sum, self.shapes)
         return {"iou": iou, "iou_own_parts": iou_own_parts}
 
 
