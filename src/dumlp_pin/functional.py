@@ -101,10 +101,8 @@ def dot_product(factors: Sequence[Sets], mask: Tensor | None = None) -> Tensor:
         return sets.total(_widened(values)).to(values.dtype)
     # Rows of the factors are multiplied out in two groups, one matrix product joins the groups;
     # the groups that make the least to multiply out are the ones nearest in size.
-    cut = min(
-        range(1, len(widths)),
-        key=lambda cut: math.prod(widths[:cut]) + math.prod(widths[cut:]),
-    )
+    costs = [math.prod(widths[:k]) + math.prod(widths[k:]) for k in range(1, len(widths))]
+    cut = 1 + costs.index(min(costs))
     blocks = [sets.to_blocks(values) for values, _ in opened]
     left, right = _row_products(blocks[:cut]), _row_products(blocks[cut:])
     per_set = sets.block_total(_widened(left.mT @ right)).to(left.dtype)

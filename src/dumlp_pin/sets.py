@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import _pytree as _fx_pytree
 from torch.utils import _pytree
 from torch.utils.data import default_collate
 
@@ -205,3 +206,4 @@ _pytree.register_pytree_node(
     serialized_type_name="dumlp_pin.SetBatch",
     flatten_with_keys_fn=_named_leaves,
 )
+_fx_pytree.register_pytree_flatten_spec(SetBatch, lambda batch, _: _leaves(batch)[0])
