@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
 
 
 @contextmanager
@@ -15,7 +18,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     If anything fails on the way, a full disk for one, `path` stays what it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         draft.touch()
         mode = draft.stat().st_mode
@@ -24,5 +27,21 @@ def written_whole(path: Path) -> Iterator[Path]:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk names none
     finally:
+        draft.unlink(missing_ok=True)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    content = save({name: value.contiguous() for name, value in tensors.items()}, metadata)
+    with written_whole(path) as draft:
+        draft.write_bytes(content)  # not `save_file`, which hides that the disk is full
+
+
+def remove_drafts(folder: Path) -> None:
+    """Clear away what killed processes left half-written; nobody may be writing there now."""
+    for draft in folder.glob(".*.draft"):
         draft.unlink(missing_ok=True)

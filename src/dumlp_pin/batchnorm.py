@@ -42,7 +42,7 @@ class BatchNorm(nn.BatchNorm1d):
 
         enough = count > 1
         with torch.no_grad():
-            step = self.MOMENTUM * enough
+            step = self.MOMENTUM * enough.to(wide.dtype)
             unbiased = square / (count - 1).clamp(min=1)
             self.running_mean += (step * (mean - self.running_mean)).to(self.running_mean.dtype)
             self.running_var += (step * (unbiased - self.running_var)).to(self.running_var.dtype)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -37,9 +38,11 @@ def train(
     recipe: Positional[str],
     out: Path,
     seed: int = 0,
+    seeds: int | None = None,
     set: UseAppendAction[tuple[str, ...]] = (),
     resume: bool = False,
     device: str | None = None,
+    tensorboard: bool = False,
 ) -> None:
     """Train a model by a recipe.
 
@@ -47,22 +50,80 @@ def train(
         recipe: A shipped recipe's name, such as digits, or a .toml file.
         out: The folder for checkpoint, weights, metrics and result.
         seed: The seed of weights, batches and augmentation.
+        seeds: Train this many times, with seed and those after it, in out/seed0, out/seed1, ...
         set: A change to the recipe, such as optimizer.lr=0.02; may be given again.
         resume: Go on from the checkpoint in the folder.
         device: Where to train, such as cpu or cuda:1; a GPU where there is one.
+        tensorboard: Write the numbers of each epoch for TensorBoard too.
     """
-    from dumlp_pin.training import recipe as recipes
-    from dumlp_pin.training.trainer import train as run
-
+    if seeds is not None and seeds < 2:
+        raise ValueError(f"--seeds is {seeds}, expected at least 2: --seed chooses a single one")
     try:
-        result = run(recipes.load_recipe(recipe, set), seed, out, resume=resume, device=device)
+        from dumlp_pin.training.distributed import join_processes
+        from dumlp_pin.training.recipe import load_recipe
+        from dumlp_pin.training.trainer import train as run
+
+        plan = load_recipe(recipe, set)
+        results = {}
+        with join_processes(device) as processes:
+            for each in range(seed, seed + (seeds or 1)):
+                folder = out if seeds is None else out / f"seed{each}"
+                # Of several runs that were stopped, those that had not begun have no checkpoint.
+                begun = each == seed or (folder / "checkpoint.safetensors").exists()
+                results[folder] = run(
+                    plan,
+                    each,
+                    folder,
+                    resume=resume and begun,
+                    device=processes.device,
+                    tensorboard=tensorboard,
+                )
+        if processes.rank == 0:
+            _print_results(results)
     except KeyboardInterrupt:
-        _fail(f"stopped; go on with the same command and --resume: {out} has the last epoch", 130)
-    headline = result["headline"]
-    for title, protocol in (("last epoch", "last"), ("best epoch on test", "best_on_test")):
-        row = result[protocol]
-        print(f"{headline}, {title} ({row['epoch']}): {100 * row[headline]:.2f} %")
-    print(f"{out / 'result.json'}")
+        if any(out.rglob("checkpoint.safetensors")):
+            _fail("stopped; go on from the last epoch with the same command and --resume", 130)
+        _fail("stopped before the first epoch ended; nothing is left to go on from", 130)
+
+
+def _print_results(results: dict[Path, dict[str, Any]]) -> None:
+    for folder, result in results.items():
+        headline = result["headline"]
+        for title, protocol in (("last epoch", "last"), ("best epoch on test", "best_on_test")):
+            row = result[protocol]
+            print(f"{headline}, {title} ({row['epoch']}): {100 * row[headline]:.2f} %")
+        print(folder / "result.json")
+    if len(results) > 1:
+        last = [100 * result["last"][result["headline"]] for result in results.values()]
+        spread = f"{statistics.mean(last):.2f} +- {statistics.stdev(last):.2f} %"
+        print(f"last epoch, mean and standard deviation of {len(last)} seeds: {spread}")
+
+
+@app.command
+def reproduce(
+    table: Positional[str],
+    results: Path = Path("results"),
+    run: bool = False,
+    seeds: int = 5,
+    device: str | None = None,
+) -> None:
+    """Print a table of the paper beside the results of runs here.
+
+    Args:
+        table: table1 to table9 or figure4, or a topic such as complexity.
+        results: The folder below which results are looked for.
+        run: Train what is missing first, each run in a folder of its own below the results.
+        seeds: How many seeds a row is trained with.
+        device: Where to train, such as cpu or cuda:1; a GPU where there is one.
+    """
+    from dumlp_pin.training.reproduce import reproduce as print_table
+
+    # A file or a pipe has no width to keep to.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        print_table(table, results, console, run=run, seeds=seeds, device=device)
+    except KeyboardInterrupt:
+        _fail(f"stopped; the same command goes on: {results} has the last epoch", 130)
 
 
 @app.command

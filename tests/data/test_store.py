@@ -86,11 +86,10 @@ def test_leaves_nothing_else_behind(root: Path) -> None:
 def test_a_failed_write_keeps_the_old_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store.write(IMAGES, "old")
 
-    def interrupted(tensors: dict[str, Tensor], draft: Path, metadata: dict[str, str]) -> None:
-        draft.write_bytes(b"half")
+    def interrupted(file: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "save_file", interrupted)
+    monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.write(IMAGES, "new")
     assert list(path.parent.iterdir()) == [path]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from dumlp_pin._files import written_whole
+from dumlp_pin._files import save_tensors
 from dumlp_pin.data.checks import DataError
 from dumlp_pin.data.records import Split
 
@@ -46,8 +45,7 @@ def write(record: Split, source: str) -> Path:
         "sets": str(len(record)),
         "source": source,
     }
-    with written_whole(path) as draft:
-        save_file(record.tensors(), draft, metadata)
+    save_tensors(path, record.tensors(), metadata)
     return path
 
 

@@ -96,18 +96,24 @@ TELL_CATEGORY = Stage([], (3, 32, 128), (16, 128, 128), (128, 128))
 LAST_STAGE = Stage(_twice(128, 16), (128, 128), (256, 128), (1024, 256))
 
 
-@register_model
-def dumlp_pin_shapenetpart_s(**overrides: Any) -> PinSegmenter:
-    """50 parts of objects of 16 categories: two broadcasts."""
-    return _segmenter([TELL_CATEGORY, LAST_STAGE], 50, {"num_categories": 16} | overrides)
-
-
-@register_model
-def dumlp_pin_shapenetpart_l(**overrides: Any) -> PinSegmenter:
-    """50 parts of objects of 16 categories: four broadcasts."""
+def _part_segmenter(broadcasts: int, overrides: dict) -> PinSegmenter:
+    if broadcasts < 2:
+        raise ValueError(f"the first and the last broadcast are always there, got {broadcasts}")
     middle = Stage(_twice(128, 16), (128, 128), (256, 128), (128, 128))
-    stages = [TELL_CATEGORY, middle, middle, LAST_STAGE]
+    stages = [TELL_CATEGORY, *[middle] * (broadcasts - 2), LAST_STAGE]
     return _segmenter(stages, 50, {"num_categories": 16} | overrides)
+
+
+@register_model
+def dumlp_pin_shapenetpart_s(broadcasts: int = 2, **overrides: Any) -> PinSegmenter:
+    """50 parts of objects of 16 categories: two broadcasts."""
+    return _part_segmenter(broadcasts, overrides)
+
+
+@register_model
+def dumlp_pin_shapenetpart_l(broadcasts: int = 4, **overrides: Any) -> PinSegmenter:
+    """50 parts of objects of 16 categories: four broadcasts."""
+    return _part_segmenter(broadcasts, overrides)
 
 
 FROM_POINTS = Stage(_twice(32, 128, 16), (3, 32, 128), (256, 128), (128,))

@@ -8,9 +8,9 @@ element, or which element does not belong.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,11 @@ class Stage:
     element: Widths
     set: Widths
     combined: Widths
+
+
+def _stages(stages: Sequence[Stage | Mapping[str, Any]]) -> list[Stage]:
+    """A recipe's file has tables where Python has stages."""
+    return [stage if isinstance(stage, Stage) else Stage(**stage) for stage in stages]
 
 
 class StageBlock(nn.Module):
@@ -65,9 +70,10 @@ class PinClassifier(Classifier):
         branches: Sequence[Widths],
         activations: Sequence[str | None],
         head: Widths = (256,),
-        stages: Sequence[Stage] = (),
+        stages: Sequence[Stage | Mapping[str, Any]] = (),
         dropout: float = 0.0,
     ) -> None:
+        stages = _stages(stages)
         num_features = math.prod(widths[-1] for widths in branches)
         super().__init__(in_features, num_features, num_classes, head)
         self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
@@ -96,11 +102,12 @@ class PinSegmenter(nn.Module):
         self,
         in_features: int,
         num_classes: int,
-        stages: Sequence[Stage],
+        stages: Sequence[Stage | Mapping[str, Any]],
         activations: Sequence[str | None],
         num_categories: int = 0,
     ) -> None:
         super().__init__()
+        stages = _stages(stages)
         self.in_features = in_features
         self.num_categories = num_categories
         self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)

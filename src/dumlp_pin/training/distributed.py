@@ -6,6 +6,8 @@ Started by `torchrun`; without it there is one process and nothing here does any
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,18 +19,21 @@ from dumlp_pin.batchnorm import BatchNorm
 
 @dataclass(frozen=True)
 class Processes:
+    """This process among all of them; the one of rank 0 writes and prints."""
+
+    device: torch.device
     rank: int = 0
     count: int = 1
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over the processes of a number that takes no gradient."""
+        """The sum over the processes of numbers that take no gradient."""
         if self.count > 1:
             dist.all_reduce(value)
         return value
 
-    def share(self, batch: Tensor) -> Tensor:
-        """This process's part of a batch (B, ...)."""
-        return batch.tensor_split(self.count)[self.rank]
+    def share(self, index: Tensor) -> Tensor:
+        """This process's part of the sets of a batch (B,); none if there are more processes."""
+        return index.tensor_split(self.count)[self.rank]
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model with gradients averaged and batch norm statistics taken over all processes."""
@@ -40,10 +45,37 @@ class Processes:
         return nn.parallel.DistributedDataParallel(model)
 
 
-def join_processes(device: torch.device) -> Processes:
-    """Meet the other processes of `torchrun`, if there are any."""
-    if "WORLD_SIZE" not in os.environ:
-        return Processes()
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Processes(dist.get_rank(), dist.get_world_size())
+@contextmanager
+def join_processes(device: str | torch.device | None = None) -> Iterator[Processes]:
+    """Meet the other processes of `torchrun`, if there are any; who opened the group closes it."""
+    opens = "WORLD_SIZE" in os.environ and not dist.is_initialized()
+    chosen = _choose(device)
+    if opens:
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        if dist.is_initialized():
+            yield Processes(chosen, dist.get_rank(), dist.get_world_size())
+        else:
+            yield Processes(chosen)
+    finally:
+        if opens:
+            dist.destroy_process_group()
+
+
+def _choose(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or a GPU where there is one; each process has a GPU of its own."""
+    has_cuda = torch.cuda.is_available()
+    try:
+        chosen = torch.device(device or ("cuda" if has_cuda else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(
+            f"unknown device {device!r}: expected one such as cpu or cuda:1"
+        ) from error
+    if chosen.type != "cuda":
+        return chosen
+    if not has_cuda:
+        raise ValueError(f"device {device} was asked for, but PyTorch sees no GPU here")
+    if chosen.index is None:
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(chosen)
+    return chosen

@@ -226,6 +226,10 @@ class AnomalyMetrics:
         _check_counted(self.sets)
         return {"accuracy": _share(self.correct, self.sets).item()}
 
+    def per_class(self) -> dict[str, Tensor]:
+        """Nothing: a set has an odd one out, not a class."""
+        return {}
+
 
 def first_in_voxel(points: Tensor, mask: Tensor, voxel_size: float) -> Tensor:
     """(B, N), True at the first point of each voxel; points (B, N, 3) out of the mask do not count.

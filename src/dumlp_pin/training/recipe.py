@@ -28,7 +28,7 @@ class DataRecipe:
     name: str
     train: tuple[str, ...] = ("train",)  # the splits to train on, joined
     test: str = "test"
-    points: int | None = None  # the first so many of each set; None takes all
+    points: int | None = None  # the first so many of each set, or drawn from a column of a scene
     holdout: float = 0.0  # this part of the training sets is kept aside and scored instead of test
 
 
@@ -52,17 +52,6 @@ class ScheduleRecipe:
 
 
 @dataclass(frozen=True)
-class PaperResult:
-    """The row of the paper that a recipe reproduces."""
-
-    table: str
-    row: str
-    metric: str
-    value: float | None = None
-    spread: float | None = None
-
-
-@dataclass(frozen=True)
 class Recipe:
     """One run, but for its seed.
 
@@ -83,7 +72,6 @@ class Recipe:
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     accumulate: int = 1  # batches an optimizer step
     ema: float = 0.0  # decay of the averaged weights that are scored; 0 scores the weights
-    paper: PaperResult | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1)):
@@ -97,6 +85,11 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
+        """What `to_dict` gave, through JSON too; a key that is newer than it has its default."""
+        return _build(cls, table, where=f"recipe {table.get('name')}")
 
 
 def shipped_recipes() -> list[str]:
@@ -136,8 +129,10 @@ def _read_table(name_or_file: str, above: tuple[str, ...]) -> dict[str, Any]:
         raise ValueError(f"{name_or_file} is not TOML: {error}") from error
     base = table.pop("extends", None)
     if base is not None:
+        if not isinstance(base, str):
+            raise ValueError(f"{name_or_file} extends {base!r}, expected a recipe's name or file")
         if base.endswith(".toml"):
-            base = str(path.parent / base)
+            base = str((path.parent / base).resolve())  # one name a file, or a circle has no end
         table = _merge(_read_table(base, (*above, name_or_file)), table)
     return table | {"name": name}
 
@@ -181,6 +176,8 @@ def _build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, Union):
+        if value is None:
+            return None
         (hint,) = [argument for argument in arguments if argument is not type(None)]
         return _convert(hint, value, where)
     if isinstance(hint, type) and is_dataclass(hint):
@@ -191,7 +188,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return value
         raise ValueError(f"{where}: {value!r} is unknown{nearest(str(value), arguments)}")
     elif origin is tuple:
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             if arguments[-1] is Ellipsis:
                 arguments = (arguments[0],) * len(value)
             if len(arguments) == len(value):

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import platform
+import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,9 @@ def write_json(path: Path, content: Any) -> None:
 def write_history(folder: Path, history: Sequence[Row]) -> None:
     """metrics.jsonl and metrics.csv, one line an epoch."""
     with written_whole(folder / "metrics.jsonl") as draft:
-        draft.write_text("".join(json.dumps(row) + "\n" for row in history), encoding="utf-8")
+        draft.write_text(
+            "".join(json.dumps(plain(row)) + "\n" for row in history), encoding="utf-8"
+        )
     with written_whole(folder / "metrics.csv") as draft, draft.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(history[0]))
         writer.writeheader()
@@ -55,6 +58,26 @@ def both_protocols(history: Sequence[Row], headline: str) -> dict[str, Any]:
     {'last': {'epoch': 2, 'accuracy': 0.8}, 'best_on_test': {'epoch': 1, 'accuracy': 0.9}}
     """
     return {"last": history[-1], "best_on_test": max(history, key=lambda row: row[headline])}
+
+
+def find_results(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Every result.json below a folder, by its path."""
+    results = {}
+    for path in sorted(folder.rglob("result.json")):
+        try:
+            results[path] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+    return results
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and the standard deviation of a sample; of one value there is no spread.
+
+    >>> mean_and_spread([91.0, 93.0])
+    (92.0, 1.414...)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -20,6 +20,6 @@ def rate_factor(schedule: ScheduleRecipe, progress: float, epochs: int) -> float
         return start + (1 - start) * progress / schedule.warmup_epochs
     if schedule.name == "cosine":
         done = (progress - schedule.warmup_epochs) / (epochs - schedule.warmup_epochs)
-        return (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return (1 + math.cos(math.pi * done)) / 2
     passed = sum(progress >= milestone for milestone in schedule.milestones)
     return schedule.factor**passed

@@ -7,7 +7,7 @@ step waits for the host.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,12 +17,22 @@ from torch.nn import functional as F
 
 from dumlp_pin import data
 from dumlp_pin.data.augment import LabelsT
-from dumlp_pin.data.records import FaceSets, Images, PartShapes, Shapes, Split
-from dumlp_pin.training.metrics import AnomalyMetrics, ClassificationMetrics, PartMetrics
+from dumlp_pin.data.columns import IGNORED, covering_columns, random_column
+from dumlp_pin.data.records import FaceSets, Images, PartShapes, Scenes, Shapes, Split
+from dumlp_pin.training.metrics import (
+    AnomalyMetrics,
+    ClassificationMetrics,
+    PartMetrics,
+    SceneMetrics,
+)
 from dumlp_pin.training.recipe import Recipe
 
 Part = Literal["train", "test"]
+Scene = tuple[Tensor, Tensor]  # points (N, 3) and their labels (N,)
 HOLDOUT_SEED = 0  # the held-out sets are the same in every run, whatever its seed
+LARGEST_SCORING_BATCH = 256
+SCORED_ELEMENTS = 2**18  # in one batch, at most
+COLUMNS_SEED = 0  # and so are the points that are drawn from scenes to be scored
 
 
 @dataclass
@@ -49,6 +59,12 @@ class Task:
         """The sets `index` of a part; those of training are augmented."""
         raise NotImplementedError
 
+    def scoring_batch(self) -> int:
+        """How many sets are scored at once: fewer where they are large, for memory's sake."""
+        one = torch.zeros(1, dtype=torch.int64, device=self.arrays["test"]["target"].device)
+        elements = self.batch("test", one).inputs["x"].shape[1]
+        return min(LARGEST_SCORING_BATCH, max(1, SCORED_ELEMENTS // elements))
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -65,6 +81,10 @@ class Task:
         # The paper's smoothing is shared by the other classes, PyTorch's by all of them.
         classes = logits.shape[1]
         smoothing = self.recipe.label_smoothing * classes / (classes - 1)
+        if smoothing > 1:
+            raise ValueError(
+                f"{classes} classes allow less than the label_smoothing of this recipe"
+            )
         return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
 
 
@@ -133,18 +153,64 @@ class SetAnomaly(Task):
         return AnomalyMetrics(device)
 
 
+class SceneSegmentation(Task):
+    """Trains on a column around a random point of each scene, scores the columns that cover it."""
+
+    headline = "voxel_accuracy"
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        columns: dict[str, Tensor],
+        recipe: Recipe,
+        num_classes: int,
+        points: int,
+    ) -> None:
+        super().__init__({"train": {}, "test": columns}, recipe)
+        self.scenes, self.num_classes, self.points = scenes, num_classes, points
+
+    def size(self, part: Part) -> int:
+        return len(self.scenes) if part == "train" else super().size(part)
+
+    def batch(self, part: Part, index: Tensor) -> Batch:
+        if part == "test":
+            x, target = (self.arrays[part][key][index] for key in ("x", "target"))
+            return Batch({"x": x}, target.long())
+        x = torch.empty(len(index), self.points, 3, device=index.device)
+        target = torch.empty(len(index), self.points, dtype=torch.long, device=index.device)
+        for row, scene in enumerate(index.tolist()):
+            points, labels = self.scenes[int(scene)]
+            x[row], target[row] = random_column(points, labels, self.points)
+        x, target = self._augmented(part, x, target)
+        return Batch({"x": x}, target)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self._cross_entropy(output.flatten(0, 1), target.flatten())
+
+    def new_metrics(self, device: torch.device) -> SceneMetrics:
+        return SceneMetrics(self.num_classes, device=device)
+
+    def score(self, metrics: SceneMetrics, output: Tensor, batch: Batch) -> None:
+        counts = batch.target != IGNORED
+        metrics.update(output, batch.target.where(counts, 0), batch.inputs["x"], counts)
+
+
 def load_task(recipe: Recipe, device: torch.device) -> Task:
     """Read the data of a recipe and put it on the device."""
-    splits = {
+    splits: dict[Part, list[Split]] = {
         "train": [data.load(recipe.data.name, split) for split in recipe.data.train],
         "test": [data.load(recipe.data.name, recipe.data.test)],
     }
+    if isinstance(splits["train"][0], Scenes):
+        return _load_scenes(splits, recipe, device)
     tables: dict[Part, dict[str, Tensor]] = {}
     for part in ("train", "test"):
         each = [_table(split, recipe) for split in splits[part]]
         tables[part] = {key: torch.cat([table[key] for table in each]) for key in each[0]}
     if recipe.data.holdout:
-        tables = _hold_out(tables["train"], recipe.data.holdout)
+        table = tables["train"]
+        index = _hold_out(len(table["target"]), recipe.data.holdout)
+        tables = {part: {key: table[key][index[part]] for key in table} for part in index}
     arrays: dict[Part, dict[str, Tensor]] = {
         part: {key: value.to(device) for key, value in table.items()}
         for part, table in tables.items()
@@ -166,8 +232,7 @@ def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:
         if recipe.data.holdout or len(recipe.data.train) > 1:
             raise ValueError(f"{split.name} has a validation split of its own: test = 'val'")
         return {"x": split.members, "target": split.labels, "images": split.images}
-    if not isinstance(split, Shapes):
-        raise ValueError(f"no recipe trains on {split.name} yet")
+    assert isinstance(split, Shapes)
     points = split.points[:, : recipe.data.points]
     if isinstance(split, PartShapes):
         parts = split.parts[:, : recipe.data.points]
@@ -175,14 +240,41 @@ def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:
     return {"x": points, "target": split.labels}
 
 
-def _hold_out(train: dict[str, Tensor], part: float) -> dict[Part, dict[str, Tensor]]:
-    """The training sets in two; what is held out is scored in the place of the test sets."""
-    count = len(train["target"])
+def _load_scenes(
+    splits: Mapping[Part, Sequence[Split]], recipe: Recipe, device: torch.device
+) -> SceneSegmentation:
+    count = recipe.data.points
+    if count is None:
+        raise ValueError("data.points must say how many points are drawn from a column of a scene")
+    scenes = {part: _each_scene(splits[part]) for part in splits}
+    if recipe.data.holdout:
+        index = _hold_out(len(scenes["train"]), recipe.data.holdout)
+        scenes = {part: [scenes["train"][int(i)] for i in index[part].tolist()] for part in index}
+    generator = torch.Generator().manual_seed(COLUMNS_SEED)
+    columns = [
+        covering_columns(points, labels, count, generator) for points, labels in scenes["test"]
+    ]
+    table = {
+        "x": torch.cat([x for x, _ in columns]).to(device),
+        "target": torch.cat([target.to(torch.int8) for _, target in columns]).to(device),
+    }
+    train = [(points.to(device), labels.to(device)) for points, labels in scenes["train"]]
+    return SceneSegmentation(train, table, recipe, len(splits["train"][0].class_names), count)
+
+
+def _each_scene(splits: Sequence[Split]) -> list[Scene]:
+    scenes: list[Scene] = []
+    for split in splits:
+        assert isinstance(split, Scenes)
+        sizes = split.offsets.diff().tolist()
+        scenes += zip(split.points.split(sizes), split.labels.split(sizes), strict=True)
+    return [scene for scene in scenes if len(scene[0])]
+
+
+def _hold_out(count: int, part: float) -> dict[Part, Tensor]:
+    """The indices of the training sets in two; the test part is what is held out."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(HOLDOUT_SEED))
     held = round(count * part)
     if not 0 < held < count:
         raise ValueError(f"data.holdout = {part} of {count} sets leaves nothing on one side")
-    return {
-        "train": {key: value[order[held:]] for key, value in train.items()},
-        "test": {key: value[order[:held]] for key, value in train.items()},
-    }
+    return {"train": order[held:], "test": order[:held]}
