@@ -29,6 +29,7 @@ from dumlp_pin.training.tasks import SetClassification
 from dumlp_pin.training.trainer import train_epoch
 
 REPEATS = 3
+CLASSES = [f"class {index}" for index in range(40)]
 
 
 def main(
@@ -46,8 +47,8 @@ def main(
     settings = load_recipe(recipe)
     torch.manual_seed(0)
     points = torch.randn(shapes, settings.data.points or 1024, 6, device=where)
-    arrays = {"x": points, "target": torch.randint(40, (shapes,), device=where)}
-    task = SetClassification({"train": arrays, "test": arrays}, settings, 40)
+    arrays = {"x": points, "target": torch.randint(len(CLASSES), (shapes,), device=where)}
+    task = SetClassification({"train": arrays, "test": arrays}, settings, CLASSES)
 
     # Forward once, backward twice: gradients of the inputs and of the weights of every product.
     macs = count_macs(create_model(settings.model.name), points[:1].cpu())

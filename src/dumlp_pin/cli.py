@@ -42,6 +42,7 @@ def train(
     set: UseAppendAction[tuple[str, ...]] = (),
     resume: bool = False,
     device: str | None = None,
+    compile: bool = False,
     tensorboard: bool = False,
 ) -> None:
     """Train a model by a recipe.
@@ -54,6 +55,7 @@ def train(
         set: A change to the recipe, such as optimizer.lr=0.02; may be given again.
         resume: Go on from the checkpoint in the folder.
         device: Where to train, such as cpu or cuda:1; a GPU where there is one.
+        compile: Compile the model first: a minute before the first step, then faster ones.
         tensorboard: Write the numbers of each epoch for TensorBoard too.
     """
     if seeds is not None and seeds < 2:
@@ -76,10 +78,12 @@ def train(
                     folder,
                     resume=resume and begun,
                     device=processes.device,
+                    compile=compile,
                     tensorboard=tensorboard,
                 )
         if processes.rank == 0:
             _print_results(results)
+            _draw(results)
     except KeyboardInterrupt:
         if any(out.rglob("checkpoint.safetensors")):
             _fail("stopped; go on from the last epoch with the same command and --resume", 130)
@@ -97,6 +101,34 @@ def _print_results(results: dict[Path, dict[str, Any]]) -> None:
         last = [100 * result["last"][result["headline"]] for result in results.values()]
         spread = f"{statistics.mean(last):.2f} +- {statistics.stdev(last):.2f} %"
         print(f"last epoch, mean and standard deviation of {len(last)} seeds: {spread}")
+
+
+def _draw(results: dict[Path, dict[str, Any]]) -> None:
+    """Pictures are extra: without the packages that draw them, a run is no less done."""
+    from dumlp_pin.figures.run import draw_run
+
+    try:
+        for folder in results:
+            print(*draw_run(folder))
+    except ModuleNotFoundError as error:
+        print(f"no pictures: {error}")
+
+
+@app.command
+def evaluate(model: Positional[str], data: str | None = None, device: str | None = None) -> None:
+    """Score a trained model on its test sets.
+
+    Args:
+        model: The name of a model that ships trained, such as digits, or the folder of a run.
+        data: Another data set with the same classes.
+        device: Where to compute, such as cpu or cuda:1; a GPU where there is one.
+    """
+    from dumlp_pin.pretrained import find_pretrained
+    from dumlp_pin.training.distributed import choose_device
+    from dumlp_pin.training.evaluate import evaluate as score_again
+
+    for metric, value in score_again(find_pretrained(model), data, choose_device(device)).items():
+        print(f"{metric}: {100 * value:.2f} %")
 
 
 @app.command

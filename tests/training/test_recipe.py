@@ -42,6 +42,16 @@ def test_a_file_that_says_the_least(write: Any) -> None:
     assert recipe.augmentation.drop is None
 
 
+def test_another_model_takes_no_overrides_of_the_one_before(write: Any) -> None:
+    staged = 'extends = "modelnet40"\nmodel.name = "dumlp_pin_digits"\nmodel.overrides.head = [8]'
+    recipe = load_recipe(write("mine.toml", staged))
+    assert recipe.model.overrides == {"head": [8]}
+    recipe = load_recipe("modelnet40", ["model.name=meanpool_digits"])
+    assert recipe.model.overrides == {}
+    recipe = load_recipe("modelnet40", ["model.name=dumlp_pin_modelnet40"])
+    assert recipe.model.overrides.keys() == {"branches", "activations"}
+
+
 @pytest.mark.parametrize(
     ("change", "value"),
     [

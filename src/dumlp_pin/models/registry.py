@@ -27,13 +27,19 @@ def register_model(builder: Builder) -> Builder:
 def create_model(name: str, **overrides: Any) -> Any:
     """Build a registered model with fresh weights; `overrides` replace its arguments.
 
+    The model remembers both, so that it can be built again where its weights are taken to.
+
     >>> model = create_model("dumlp_pin_modelnet40", num_classes=10)
     >>> model.num_classes
     10
+    >>> model.created_as
+    ('dumlp_pin_modelnet40', {'num_classes': 10})
     """
     if name not in _BUILDERS:
         raise KeyError(f"unknown model {name!r}{nearest(name, _BUILDERS)}")
-    return _BUILDERS[name](**overrides)
+    model: Any = _BUILDERS[name](**overrides)
+    model.created_as = (name, overrides)
+    return model
 
 
 def list_models(pattern: str = "*") -> list[str]:

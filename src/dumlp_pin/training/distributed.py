@@ -49,7 +49,7 @@ class Processes:
 def join_processes(device: str | torch.device | None = None) -> Iterator[Processes]:
     """Meet the other processes of `torchrun`, if there are any; who opened the group closes it."""
     opens = "WORLD_SIZE" in os.environ and not dist.is_initialized()
-    chosen = _choose(device)
+    chosen = choose_device(device)
     if opens:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
@@ -62,7 +62,7 @@ def join_processes(device: str | torch.device | None = None) -> Iterator[Process
             dist.destroy_process_group()
 
 
-def _choose(device: str | torch.device | None) -> torch.device:
+def choose_device(device: str | torch.device | None) -> torch.device:
     """The device asked for, or a GPU where there is one; each process has a GPU of its own."""
     has_cuda = torch.cuda.is_available()
     try:

@@ -29,6 +29,7 @@ class DataRecipe:
     train: tuple[str, ...] = ("train",)  # the splits to train on, joined
     test: str = "test"
     points: int | None = None  # the first so many of each set, or drawn from a column of a scene
+    features: int | None = None  # the first so many of each point: 3 leaves out normals
     holdout: float = 0.0  # this part of the training sets is kept aside and scored instead of test
 
 
@@ -104,7 +105,7 @@ def load_recipe(name_or_file: str | Path, changes: Sequence[str] = ()) -> Recipe
         key, equals, value = change.partition("=")
         if not equals:
             raise ValueError(f"a change is written key=value, got {change!r}")
-        _merge(table, _nested(key.strip().split("."), _toml_value(value.strip())))
+        table = _over(table, _nested(key.strip().split("."), _toml_value(value.strip())))
     return _build(Recipe, table, where=f"recipe {table['name']}")
 
 
@@ -133,8 +134,21 @@ def _read_table(name_or_file: str, above: tuple[str, ...]) -> dict[str, Any]:
             raise ValueError(f"{name_or_file} extends {base!r}, expected a recipe's name or file")
         if base.endswith(".toml"):
             base = str((path.parent / base).resolve())  # one name a file, or a circle has no end
-        table = _merge(_read_table(base, (*above, name_or_file)), table)
+        table = _over(_read_table(base, (*above, name_or_file)), table)
     return table | {"name": name}
+
+
+def _over(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with changes; another model does not take the overrides of the one before."""
+    before, after = (_model_name(table) for table in (base, change))
+    if before and after and before != after:
+        base = base | {"model": {}}
+    return _merge(base, change)
+
+
+def _model_name(table: Mapping[str, Any]) -> Any:
+    model = table.get("model")
+    return model.get("name") if isinstance(model, Mapping) else None
 
 
 def _merge(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ step waits for the host.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -49,8 +48,10 @@ class Task:
 
     headline: str  # the metric that the paper reports; more is better
 
-    def __init__(self, arrays: Mapping[Part, dict[str, Tensor]], recipe: Recipe) -> None:
-        self.arrays, self.recipe = arrays, recipe
+    def __init__(
+        self, arrays: Mapping[Part, dict[str, Tensor]], recipe: Recipe, class_names: Sequence[str]
+    ) -> None:
+        self.arrays, self.recipe, self.class_names = arrays, recipe, tuple(class_names)
 
     def size(self, part: Part) -> int:
         return len(self.arrays[part]["target"])
@@ -91,12 +92,6 @@ class Task:
 class SetClassification(Task):
     headline = "overall_accuracy"
 
-    def __init__(
-        self, arrays: Mapping[Part, dict[str, Tensor]], recipe: Recipe, num_classes: int
-    ) -> None:
-        super().__init__(arrays, recipe)
-        self.num_classes = num_classes
-
     def batch(self, part: Part, index: Tensor) -> Batch:
         x, target = (self.arrays[part][key][index] for key in ("x", "target"))
         if x.dtype == torch.uint8:
@@ -107,7 +102,7 @@ class SetClassification(Task):
         return self._cross_entropy(output, target)
 
     def new_metrics(self, device: torch.device) -> ClassificationMetrics:
-        return ClassificationMetrics(self.num_classes, device)
+        return ClassificationMetrics(len(self.class_names), device)
 
 
 class PartSegmentation(Task):
@@ -117,9 +112,10 @@ class PartSegmentation(Task):
         self,
         arrays: Mapping[Part, dict[str, Tensor]],
         recipe: Recipe,
+        class_names: Sequence[str],
         parts_of_category: list[list[int]],
     ) -> None:
-        super().__init__(arrays, recipe)
+        super().__init__(arrays, recipe, class_names)
         self.parts_of_category = parts_of_category
 
     def batch(self, part: Part, index: Tensor) -> Batch:
@@ -163,11 +159,11 @@ class SceneSegmentation(Task):
         scenes: Sequence[Scene],
         columns: dict[str, Tensor],
         recipe: Recipe,
-        num_classes: int,
+        class_names: Sequence[str],
         points: int,
     ) -> None:
-        super().__init__({"train": {}, "test": columns}, recipe)
-        self.scenes, self.num_classes, self.points = scenes, num_classes, points
+        super().__init__({"train": {}, "test": columns}, recipe, class_names)
+        self.scenes, self.points = scenes, points
 
     def size(self, part: Part) -> int:
         return len(self.scenes) if part == "train" else super().size(part)
@@ -188,7 +184,7 @@ class SceneSegmentation(Task):
         return self._cross_entropy(output.flatten(0, 1), target.flatten())
 
     def new_metrics(self, device: torch.device) -> SceneMetrics:
-        return SceneMetrics(self.num_classes, device=device)
+        return SceneMetrics(len(self.class_names), device=device)
 
     def score(self, metrics: SceneMetrics, output: Tensor, batch: Batch) -> None:
         counts = batch.target != IGNORED
@@ -217,12 +213,9 @@ def load_task(recipe: Recipe, device: torch.device) -> Task:
     }
     first = splits["train"][0]
     if isinstance(first, PartShapes):
-        bounds = first.part_offsets.tolist()
-        parts = [list(range(a, b)) for a, b in itertools.pairwise(bounds)]
-        return PartSegmentation(arrays, recipe, parts)
-    if isinstance(first, FaceSets):
-        return SetAnomaly(arrays, recipe)
-    return SetClassification(arrays, recipe, len(first.class_names))
+        return PartSegmentation(arrays, recipe, first.class_names, first.parts_of_category)
+    kind = SetAnomaly if isinstance(first, FaceSets) else SetClassification
+    return kind(arrays, recipe, first.class_names)
 
 
 def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:
@@ -233,7 +226,7 @@ def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:
             raise ValueError(f"{split.name} has a validation split of its own: test = 'val'")
         return {"x": split.members, "target": split.labels, "images": split.images}
     assert isinstance(split, Shapes)
-    points = split.points[:, : recipe.data.points]
+    points = split.points[:, : recipe.data.points, : recipe.data.features]
     if isinstance(split, PartShapes):
         parts = split.parts[:, : recipe.data.points]
         return {"x": points, "target": parts, "category": split.labels}
@@ -259,7 +252,7 @@ def _load_scenes(
         "target": torch.cat([target.to(torch.int8) for _, target in columns]).to(device),
     }
     train = [(points.to(device), labels.to(device)) for points, labels in scenes["train"]]
-    return SceneSegmentation(train, table, recipe, len(splits["train"][0].class_names), count)
+    return SceneSegmentation(train, table, recipe, splits["train"][0].class_names, count)
 
 
 def _each_scene(splits: Sequence[Split]) -> list[Scene]:

@@ -47,19 +47,26 @@ def train(
     *,
     resume: bool = False,
     device: str | torch.device | None = None,
+    compile: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
     """Train and score a model; returns the result, which is also in `out/result.json`.
 
     `out` gets checkpoint.safetensors (to resume), model.safetensors (the weights that were scored),
-    metrics.jsonl and metrics.csv.
+    metrics.jsonl and metrics.csv. `compile` spends a minute on `torch.compile` first.
     """
-    with join_processes(device) as processes, _matmul_precision(recipe):
-        return _run(recipe, seed, out, resume, tensorboard, processes)
+    with join_processes(device) as processes, matmul_precision(recipe):
+        return _run(recipe, seed, out, resume, compile, tensorboard, processes)
 
 
 def _run(
-    recipe: Recipe, seed: int, out: Path, resume: bool, tensorboard: bool, processes: Processes
+    recipe: Recipe,
+    seed: int,
+    out: Path,
+    resume: bool,
+    compile: bool,
+    tensorboard: bool,
+    processes: Processes,
 ) -> dict[str, Any]:
     checkpoint, result_file = out / "checkpoint.safetensors", out / "result.json"
     progress = Progress(plain(recipe.to_dict()), seed, history=[])
@@ -84,6 +91,8 @@ def _run(
     if resume:
         load_state(checkpoint, model, averaged, optimizer)
 
+    if compile:
+        model.compile()
     scored = model if averaged is None else averaged.module
     parallel = processes.wrap(model)
     with Watch(
@@ -115,6 +124,7 @@ def _run(
                 save_checkpoint(checkpoint, progress, model, averaged, optimizer)
                 watch.epoch(epoch + 1, row, task.headline)
 
+    metrics = score(scored, task, recipe)
     result = plain(
         {
             "recipe": recipe.to_dict(),
@@ -124,7 +134,9 @@ def _run(
             if recipe.data.holdout
             else recipe.data.test,
             **both_protocols(progress.history, task.headline),
-            "per_class": score(scored, task, recipe).per_class(),
+            "class_names": task.class_names,
+            "per_class": metrics.per_class(),
+            "confusion": getattr(metrics, "confusion", None),  # true x predicted, of set classes
             "parameters": count_parameters(scored),
             "seconds": progress.seconds,
             "processes": processes.count,
@@ -197,7 +209,7 @@ def _epoch_seed(*numbers: int) -> int:
 
 
 @contextmanager
-def _matmul_precision(recipe: Recipe) -> Iterator[None]:
+def matmul_precision(recipe: Recipe) -> Iterator[None]:
     """PyTorch has one setting for all; other code in the process gets its own back."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
