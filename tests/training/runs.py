@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dumlp_pin.training.recipe import Recipe, load_recipe
+from dumlp_pin.training.results import Row
 from dumlp_pin.training.watch import Watch
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +34,8 @@ def stopped_after(epoch: int) -> Iterator[None]:
     """Ctrl-C as soon as an epoch of the run within is done."""
     show = Watch.epoch
 
-    def show_or_stop(watch: Watch, number: int, row: dict[str, float], headline: str) -> None:
-        show(watch, number, row, headline)
+    def show_or_stop(watch: Watch, number: int, rows: Sequence[Row], headline: str) -> None:
+        show(watch, number, rows, headline)
         if number == epoch:
             raise KeyboardInterrupt
 

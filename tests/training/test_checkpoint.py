@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from dumlp_pin.training import trainer
+from dumlp_pin.training import run
 from dumlp_pin.training.checkpoint import read_progress
 from dumlp_pin.training.trainer import train
 from tests.training.runs import assert_same_bits, history, python, quick, stopped_after
@@ -70,7 +70,7 @@ def test_history_ahead_of_the_checkpoint_is_written_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save_checkpoint", killed_before)
+        patch.setattr(run, "save_checkpoint", killed_before)
         with pytest.raises(KeyboardInterrupt):
             train(quick(), 0, stopped, resume=True)
     assert len(history(stopped)) == 2
@@ -86,16 +86,16 @@ from dumlp_pin.training.tasks import SetClassification
 from dumlp_pin.training.trainer import train
 from tests.training.runs import quick
 
-batch, trained = SetClassification.batch, 0
+rows, trained = SetClassification.rows, 0
 
-def batch_or_die(task, part, index):
+def rows_or_die(task, part, index):
     global trained
     trained += part == "train"
     if trained == 8:  # of five an epoch
         os.kill(os.getpid(), signal.SIGKILL)
-    return batch(task, part, index)
+    return rows(task, part, index)
 
-SetClassification.batch = batch_or_die
+SetClassification.rows = rows_or_die
 train(quick(), 0, Path(sys.argv[1]))
 """
 

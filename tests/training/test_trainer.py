@@ -18,12 +18,16 @@ from torch import Tensor, nn
 from dumlp_pin import cli
 from dumlp_pin.models import create_model, registry
 from dumlp_pin.training import trainer
+from dumlp_pin.training.run import DivergenceError, make_optimizer
+from dumlp_pin.training.scoring import score
 from dumlp_pin.training.tasks import SetClassification, load_task
-from dumlp_pin.training.trainer import DivergenceError, score, train
+from dumlp_pin.training.trainer import train
 from tests.training.runs import QUICK, assert_same_bits, history, python, quick, weights
 
 FILES = {
     "checkpoint.safetensors",
+    "confusion.png",
+    "curves.png",
     "metrics.csv",
     "metrics.jsonl",
     "model.safetensors",
@@ -152,7 +156,7 @@ def test_several_seeds(
     assert_same_bits(tmp_path / "all" / "seed5", tmp_path / "alone")
     last = [100 * history(tmp_path / "all" / f"seed{n}")[-1]["overall_accuracy"] for n in (4, 5)]
     spread = f"{statistics.mean(last):.2f} +- {abs(last[0] - last[1]) / math.sqrt(2):.2f} %"
-    assert shown.splitlines()[-1].endswith(f"of 2 seeds: {spread}")
+    assert f"of 2 seeds: {spread}" in shown
 
     # Those that are done only report; the third had not begun.
     status, shown, _ = command(monkeypatch, capsys, *arguments, *epochs, "--seeds", "3", "--resume")
@@ -305,6 +309,6 @@ def test_averaged_weights_are_scored(tmp_path: Path) -> None:
 def test_the_recipe_reaches_the_optimizer(
     changes: tuple[str, ...], kind: type, options: dict[str, float]
 ) -> None:
-    optimizer = trainer._optimizer(WithoutBatchNorm(), quick(*changes).optimizer)
+    optimizer = make_optimizer(WithoutBatchNorm(), quick(*changes).optimizer)
     assert type(optimizer) is kind
     assert optimizer.param_groups[0].items() >= options.items()

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dumlp_pin._files import save_tensors
+from dumlp_pin.training.averaging import Averaged
 
 
 @dataclass
@@ -34,12 +35,14 @@ def save_checkpoint(
     path: Path,
     progress: Progress,
     model: nn.Module,
-    averaged: nn.Module | None,
+    averaged: Averaged | None,
     optimizer: torch.optim.Optimizer,
 ) -> None:
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     if averaged is not None:
-        tensors |= {f"averaged.{name}": value for name, value in averaged.state_dict().items()}
+        tensors |= {
+            f"averaged.{name}": value for name, value in averaged.model.state_dict().items()
+        }
     for index, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
             tensors[f"optimizer.{index}.{name}"] = value
@@ -59,7 +62,7 @@ def read_progress(path: Path) -> Progress:
 def load_state(
     path: Path,
     model: nn.Module,
-    averaged: nn.Module | None,
+    averaged: Averaged | None,
     optimizer: torch.optim.Optimizer,
 ) -> None:
     """Put the state of a checkpoint into a run that was set up like the one that wrote it."""
@@ -72,7 +75,7 @@ def load_state(
     try:
         model.load_state_dict(_under("model.", tensors))
         if averaged is not None:
-            averaged.load_state_dict(_under("averaged.", tensors))
+            averaged.load(_under("averaged.", tensors))
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except RuntimeError as error:
         reason = " ".join(str(error).split())

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from dumlp_pin.pretrained import Pretrained
+from dumlp_pin.training.scoring import matmul_precision, score
 from dumlp_pin.training.tasks import load_task
-from dumlp_pin.training.trainer import matmul_precision, score
 
 
 def evaluate(

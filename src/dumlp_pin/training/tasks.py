@@ -1,11 +1,12 @@
 """What a run trains on and how it is scored, for each kind of data.
 
 A task keeps its data on the device as whole tensors and cuts batches by index there, so that no
-step waits for the host.
+step waits for the host. Data that would fill the device stays in the host's memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,12 +42,15 @@ class Batch:
 
 
 class Task:
-    """Sets to train on and sets to score, on one device.
+    """Sets to train on and sets to score.
 
     `arrays` has one table a part: "x" (B, ...) and "target" (B, ...), and what else the kind needs.
+    They are on the device, or in the host's memory if they would not fit.
     """
 
     headline: str  # the metric that the paper reports; more is better
+    # Whether batches of training sets are cut without a look at any value, as a CUDA graph needs.
+    capturable = True
 
     def __init__(
         self, arrays: Mapping[Part, dict[str, Tensor]], recipe: Recipe, class_names: Sequence[str]
@@ -56,15 +60,28 @@ class Task:
     def size(self, part: Part) -> int:
         return len(self.arrays[part]["target"])
 
-    def batch(self, part: Part, index: Tensor) -> Batch:
-        """The sets `index` of a part; those of training are augmented."""
+    def rows(self, part: Part, index: Tensor) -> dict[str, Tensor]:
+        """What is stored of the sets `index` of a part, an index where the arrays are."""
+        return {name: values[index] for name, values in self.arrays[part].items()}
+
+    def prepare(self, part: Part, rows: dict[str, Tensor]) -> Batch:
+        """What a model takes, of rows on any device; those of training are augmented."""
         raise NotImplementedError
+
+    def batch(self, part: Part, index: Tensor) -> Batch:
+        """The sets `index` of a part, on the device where the index is."""
+        rows = self.rows(part, index.to(self.storage))
+        return self.prepare(part, {name: v.to(index.device) for name, v in rows.items()})
 
     def scoring_batch(self) -> int:
         """How many sets are scored at once: fewer where they are large, for memory's sake."""
-        one = torch.zeros(1, dtype=torch.int64, device=self.arrays["test"]["target"].device)
+        one = torch.zeros(1, dtype=torch.int64, device=self.storage)
         elements = self.batch("test", one).inputs["x"].shape[1]
         return min(LARGEST_SCORING_BATCH, max(1, SCORED_ELEMENTS // elements))
+
+    @property
+    def storage(self) -> torch.device:
+        return self.arrays["test"]["target"].device
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
@@ -92,11 +109,9 @@ class Task:
 class SetClassification(Task):
     headline = "overall_accuracy"
 
-    def batch(self, part: Part, index: Tensor) -> Batch:
-        x, target = (self.arrays[part][key][index] for key in ("x", "target"))
-        if x.dtype == torch.uint8:
-            x = data.pixel_set(x)
-        return Batch({"x": self._augmented(part, x, None)[0]}, target)
+    def prepare(self, part: Part, rows: dict[str, Tensor]) -> Batch:
+        x = data.pixel_set(rows["x"]) if rows["x"].dtype == torch.uint8 else rows["x"]
+        return Batch({"x": self._augmented(part, x, None)[0]}, rows["target"])
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return self._cross_entropy(output, target)
@@ -118,10 +133,9 @@ class PartSegmentation(Task):
         super().__init__(arrays, recipe, class_names)
         self.parts_of_category = parts_of_category
 
-    def batch(self, part: Part, index: Tensor) -> Batch:
-        arrays = self.arrays[part]
-        x, parts = self._augmented(part, arrays["x"][index], arrays["target"][index].long())
-        return Batch({"x": x, "category": arrays["category"][index]}, parts)
+    def prepare(self, part: Part, rows: dict[str, Tensor]) -> Batch:
+        x, parts = self._augmented(part, rows["x"], rows["target"].long())
+        return Batch({"x": x, "category": rows["category"]}, parts)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return self._cross_entropy(output.flatten(0, 1), target.flatten())
@@ -136,11 +150,13 @@ class PartSegmentation(Task):
 class SetAnomaly(Task):
     headline = "accuracy"
 
-    def batch(self, part: Part, index: Tensor) -> Batch:
+    def rows(self, part: Part, index: Tensor) -> dict[str, Tensor]:
         arrays = self.arrays[part]
         images = arrays["images"][arrays["x"][index]]  # (B, 10, 3, 49, 40) uint8
-        x = images.float() / 127.5 - 1
-        return Batch({"x": x}, arrays["target"][index])
+        return {"images": images, "target": arrays["target"][index]}
+
+    def prepare(self, part: Part, rows: dict[str, Tensor]) -> Batch:
+        return Batch({"x": rows["images"].float() / 127.5 - 1}, rows["target"])
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return self._cross_entropy(output, target)
@@ -153,6 +169,7 @@ class SceneSegmentation(Task):
     """Trains on a column around a random point of each scene, scores the columns that cover it."""
 
     headline = "voxel_accuracy"
+    capturable = False
 
     def __init__(
         self,
@@ -168,16 +185,18 @@ class SceneSegmentation(Task):
     def size(self, part: Part) -> int:
         return len(self.scenes) if part == "train" else super().size(part)
 
-    def batch(self, part: Part, index: Tensor) -> Batch:
+    def rows(self, part: Part, index: Tensor) -> dict[str, Tensor]:
         if part == "test":
-            x, target = (self.arrays[part][key][index] for key in ("x", "target"))
-            return Batch({"x": x}, target.long())
-        x = torch.empty(len(index), self.points, 3, device=index.device)
-        target = torch.empty(len(index), self.points, dtype=torch.long, device=index.device)
+            return super().rows(part, index)
+        x = torch.empty(len(index), self.points, 3, device=self.storage)
+        target = torch.empty(len(index), self.points, dtype=torch.long, device=self.storage)
         for row, scene in enumerate(index.tolist()):
             points, labels = self.scenes[int(scene)]
             x[row], target[row] = random_column(points, labels, self.points)
-        x, target = self._augmented(part, x, target)
+        return {"x": x, "target": target}
+
+    def prepare(self, part: Part, rows: dict[str, Tensor]) -> Batch:
+        x, target = self._augmented(part, rows["x"], rows["target"].long())
         return Batch({"x": x}, target)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -192,7 +211,7 @@ class SceneSegmentation(Task):
 
 
 def load_task(recipe: Recipe, device: torch.device) -> Task:
-    """Read the data of a recipe and put it on the device."""
+    """Read the data of a recipe and put it on the device, or where a copy to it is quick."""
     splits: dict[Part, list[Split]] = {
         "train": [data.load(recipe.data.name, split) for split in recipe.data.train],
         "test": [data.load(recipe.data.name, recipe.data.test)],
@@ -207,15 +226,27 @@ def load_task(recipe: Recipe, device: torch.device) -> Task:
         table = tables["train"]
         index = _hold_out(len(table["target"]), recipe.data.holdout)
         tables = {part: {key: table[key][index[part]] for key in table} for part in index}
-    arrays: dict[Part, dict[str, Tensor]] = {
-        part: {key: value.to(device) for key, value in table.items()}
-        for part, table in tables.items()
-    }
+    arrays = _placed(tables, device)
     first = splits["train"][0]
     if isinstance(first, PartShapes):
         return PartSegmentation(arrays, recipe, first.class_names, first.parts_of_category)
     kind = SetAnomaly if isinstance(first, FaceSets) else SetClassification
     return kind(arrays, recipe, first.class_names)
+
+
+def _placed(
+    tables: Mapping[Part, dict[str, Tensor]], device: torch.device
+) -> dict[Part, dict[str, Tensor]]:
+    size = sum(values.nbytes for table in tables.values() for values in table.values())
+    where = device if size <= room_on(device) else torch.device("cpu")
+    return {
+        part: {name: v.to(where) for name, v in table.items()} for part, table in tables.items()
+    }
+
+
+def room_on(device: torch.device) -> float:
+    """Bytes of data that a device may hold: half of what is free, the other half is for work."""
+    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
 
 
 def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:

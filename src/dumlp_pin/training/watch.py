@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -13,25 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from dumlp_pin._errors import need
+from dumlp_pin.training.results import Row
 
 LINES_EVERY = 10.0  # seconds between two plain lines
 
 
 class Watch:
-    """Shows epochs as they end: `with Watch("digits", epochs=40) as watch: watch.epoch(1, row)`.
+    """Shows epochs as they end: `with Watch("digits", epochs=40) as watch: watch.epoch(1, [row])`.
 
-    With `board`, a folder, TensorBoard gets the numbers too.
+    There is a row for each of the runs that go on at once; their means are shown, and sets of all.
     """
 
-    def __init__(
-        self,
-        title: str,
-        epochs: int,
-        done: int = 0,
-        *,
-        board: Path | None = None,
-        quiet: bool = False,
-    ) -> None:
+    def __init__(self, title: str, epochs: int, done: int = 0, *, quiet: bool = False) -> None:
         self.title, self.epochs = title, epochs
         self.console = Console(quiet=quiet)
         self.last_line = -math.inf
@@ -45,13 +39,6 @@ class Watch:
             disable=quiet or not self.console.is_terminal,
         )
         self.bar = self.progress.add_task(title, total=epochs, completed=done)
-        self.board = None
-        if board is not None and not quiet:
-            need("tensorboard", "tensorboard")
-            from torch.utils.tensorboard import SummaryWriter
-
-            # What was drawn after the checkpoint that a run goes on from is drawn again.
-            self.board = SummaryWriter(board, purge_step=done + 1)
 
     def __enter__(self) -> Watch:
         self.progress.start()
@@ -64,14 +51,11 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         self.progress.stop()
-        if self.board is not None:
-            self.board.close()
 
-    def epoch(self, number: int, row: dict[str, float], headline: str) -> None:
-        figures = (
-            f"loss {row['loss']:.4f}  {headline} {100 * row[headline]:.2f} %  "
-            f"{row['sets_per_second']:,.0f} sets/s"
-        )
+    def epoch(self, number: int, rows: Sequence[Row], headline: str) -> None:
+        loss, score = (statistics.fmean(row[key] for row in rows) for key in ("loss", headline))
+        speed = sum(row["sets_per_second"] for row in rows)
+        figures = f"loss {loss:.4f}  {headline} {100 * score:.2f} %  {speed:,.0f} sets/s"
         self.progress.figures = figures
         self.progress.update(self.bar, completed=number)
         now = time.monotonic()
@@ -81,9 +65,32 @@ class Watch:
             self.last_line = now
             line = f"{self.title}: epoch {number}/{self.epochs}  {figures}"
             self.console.print(line, highlight=False, soft_wrap=True)
-        if self.board is not None:
-            for name, value in row.items():
-                self.board.add_scalar(name, value, number)
+
+
+class Board:
+    """The numbers of each epoch for TensorBoard, in a folder."""
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        need("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What was drawn after the checkpoint that a run goes on from is drawn again.
+        self.writer = SummaryWriter(folder, purge_step=done + 1)
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.writer.close()
+
+    def epoch(self, number: int, row: Row) -> None:
+        for name, value in row.items():
+            self.writer.add_scalar(name, value, number)
 
 
 class _ProgressAboveFigures(Progress):

@@ -1,23 +1,16 @@
-"""The command `dumlp-pin`: parses, calls, prints."""
+"""Commands that train and score by recipe: demo, train, evaluate, reproduce."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, Literal
 
-import tyro
 from rich.console import Console
-from rich.table import Table
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, UseAppendAction
 
-app = tyro.extras.SubcommandApp()
-data_app = tyro.extras.SubcommandApp()
-app.command(data_app, name="data", help="The data sets: list them, prepare one.")
-
-# What a person can set right. Anything else is a fault of ours, and shows where it happened.
-EXPECTED = (ValueError, KeyError, TypeError, OSError, ModuleNotFoundError, FloatingPointError)
+from dumlp_pin.cli.app import app, fail
 
 
 @app.command
@@ -42,7 +35,7 @@ def train(
     set: UseAppendAction[tuple[str, ...]] = (),
     resume: bool = False,
     device: str | None = None,
-    compile: bool = False,
+    compile: Literal["auto", "on", "off"] = "auto",
     tensorboard: bool = False,
 ) -> None:
     """Train a model by a recipe.
@@ -51,11 +44,12 @@ def train(
         recipe: A shipped recipe's name, such as digits, or a .toml file.
         out: The folder for checkpoint, weights, metrics and result.
         seed: The seed of weights, batches and augmentation.
-        seeds: Train this many times, with seed and those after it, in out/seed0, out/seed1, ...
+        seeds: Train this many times, with seed and those after it, in out/seed0, out/seed1, ...;
+            on a GPU at once.
         set: A change to the recipe, such as optimizer.lr=0.02; may be given again.
         resume: Go on from the checkpoint in the folder.
         device: Where to train, such as cpu or cuda:1; a GPU where there is one.
-        compile: Compile the model first: a minute before the first step, then faster ones.
+        compile: Compile the steps first, a minute that pays in long runs; auto is on on a GPU.
         tensorboard: Write the numbers of each epoch for TensorBoard too.
     """
     if seeds is not None and seeds < 2:
@@ -63,31 +57,28 @@ def train(
     try:
         from dumlp_pin.training.distributed import join_processes
         from dumlp_pin.training.recipe import load_recipe
-        from dumlp_pin.training.trainer import train as run
+        from dumlp_pin.training.trainer import train_seeds
 
-        plan = load_recipe(recipe, set)
-        results = {}
+        folders = {seed: out}
+        if seeds is not None:
+            folders = {each: out / f"seed{each}" for each in range(seed, seed + seeds)}
         with join_processes(device) as processes:
-            for each in range(seed, seed + (seeds or 1)):
-                folder = out if seeds is None else out / f"seed{each}"
-                # Of several runs that were stopped, those that had not begun have no checkpoint.
-                begun = each == seed or (folder / "checkpoint.safetensors").exists()
-                results[folder] = run(
-                    plan,
-                    each,
-                    folder,
-                    resume=resume and begun,
-                    device=processes.device,
-                    compile=compile,
-                    tensorboard=tensorboard,
-                )
+            outcomes = train_seeds(
+                load_recipe(recipe, set),
+                folders,
+                resume=resume,
+                device=processes.device,
+                compile={"auto": None, "on": True, "off": False}[compile],
+                tensorboard=tensorboard,
+            )
+        results = dict(zip(folders.values(), outcomes, strict=True))
         if processes.rank == 0:
             _print_results(results)
             _draw(results)
     except KeyboardInterrupt:
         if any(out.rglob("checkpoint.safetensors")):
-            _fail("stopped; go on from the last epoch with the same command and --resume", 130)
-        _fail("stopped before the first epoch ended; nothing is left to go on from", 130)
+            fail("stopped; go on from the last epoch with the same command and --resume", 130)
+        fail("stopped before the first epoch ended; nothing is left to go on from", 130)
 
 
 def _print_results(results: dict[Path, dict[str, Any]]) -> None:
@@ -155,58 +146,4 @@ def reproduce(
     try:
         print_table(table, results, console, run=run, seeds=seeds, device=device)
     except KeyboardInterrupt:
-        _fail(f"stopped; the same command goes on: {results} has the last epoch", 130)
-
-
-@app.command
-def models(pattern: Annotated[Positional[str], arg(metavar="PATTERN")] = "*") -> None:
-    """List the models.
-
-    Args:
-        pattern: A shell pattern, such as '*modelnet40'.
-    """
-    from dumlp_pin.models import count_parameters, create_model, list_models
-
-    table = Table("name", "task", "parameters", box=None)
-    for name in list_models(pattern):
-        model = create_model(name)
-        table.add_row(name, model.task, f"{count_parameters(model):,}")
-    Console().print(table)
-
-
-@data_app.command(name="list")
-def list_data() -> None:
-    """Show every data set: what it is for, whether it is prepared, where it comes from."""
-    from dumlp_pin.data.commands import list_command
-
-    list_command()
-
-
-@data_app.command
-def prepare(name: Positional[str], source: Annotated[Path | None, arg(name="from")] = None) -> None:
-    """Read a data set from its published files and keep a copy that loads in a moment.
-
-    Args:
-        name: The data set, such as modelnet40.
-        source: The folder or archive with the published files; without it they are downloaded.
-    """
-    from dumlp_pin.data.commands import prepare_command
-
-    prepare_command(name, source)
-
-
-def main() -> None:
-    try:
-        app.cli(prog="dumlp-pin", description="Features of sets, by two MLPs and a dot product.")
-    except EXPECTED as error:
-        message = error.args[0] if isinstance(error, KeyError) and error.args else error
-        _fail(str(message), 1)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"dumlp-pin: {message}", file=sys.stderr)
-    sys.exit(status)
-
-
-if __name__ == "__main__":
-    main()
+        fail(f"stopped; the same command goes on: {results} has the last epoch", 130)
