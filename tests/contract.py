@@ -1,11 +1,14 @@
 """What the laws of this package are checked on: every block and every registered model.
 
-A new model is checked by being registered; a new block by a line in BLOCKS.
+A new model is checked by being registered; a new block by a line in BLOCKS. The networks that the
+paper compares with are checked narrow: the same classes with fewer layers, features, points and
+neighbours, since in full they would take minutes.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,11 @@ from torch import Tensor, nn
 
 from dumlp_pin import MLP, AggregationBlock, BroadcastBlock, SetBatch, create_model, list_models
 from dumlp_pin.batchnorm import BatchNorm
-from dumlp_pin.models import AnomalyDetector, PinSegmenter
+from dumlp_pin.models import AnomalyDetector, Segmenter
+from dumlp_pin.models.convnet import ConvNet
+from dumlp_pin.models.pointnet2 import Level, Scale
+from dumlp_pin.models.pooling import PoolingBlock
+from dumlp_pin.models.set_transformer import PMA
 
 
 @dataclass(frozen=True)
@@ -30,17 +37,22 @@ class Subject:
     categories: int = 0  # takes a category (B,) of every set
 
     def build(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
-        """A module in a state that training could have left: no norm is at its start."""
+        """A module in a state that training could have left: no norm is at its start.
+
+        Dropout is off in training too: forms of the same sets draw different numbers.
+        """
         torch.manual_seed(seed)
         module = self.make()
-        for norm in module.modules():
-            if isinstance(norm, BatchNorm):
-                for buffer in (norm.running_mean, norm.bias):
+        for part in module.modules():
+            if isinstance(part, BatchNorm):
+                for buffer in (part.running_mean, part.bias):
                     assert buffer is not None
                     nn.init.normal_(buffer, std=0.2)
-                for buffer in (norm.running_var, norm.weight):
+                for buffer in (part.running_var, part.weight):
                     assert buffer is not None
                     nn.init.uniform_(buffer, 0.5, 1.5)
+            elif isinstance(part, nn.Dropout):
+                part.p = 0.0
         return module.to(dtype).eval()
 
     def draw(self, sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float64) -> Sample:
@@ -139,20 +151,92 @@ BLOCKS = [
 ]
 
 
+def _detector(extractor: nn.Module) -> AnomalyDetector:
+    return AnomalyDetector(extractor, width=8, backbone=ConvNet(3, (2, 4, 4, 8, 8, 8)))
+
+
+DETECTORS: dict[str, Callable[[], nn.Module]] = {
+    "dumlp_pin_celeba": lambda: _detector(AggregationBlock(8, [(8, 2), (8, 4)], ("softmax", None))),
+    "maxpool_celeba": lambda: _detector(PoolingBlock("max", (8,), (8, 8))),
+    "meanpool_celeba": lambda: _detector(PoolingBlock("mean", (8,), (8, 8))),
+    "pointnet_celeba": lambda: _detector(PoolingBlock("max", (8, 8), (8, 8))),
+    "deepsets_celeba": lambda: _detector(PoolingBlock("mean", (8, 4, 8), (8, 4, 8))),
+    "set_transformer_celeba": lambda: _detector(PMA(8, heads=2)),
+}
+
+NETS = {
+    "input_net": {"element": (4, 8), "after": (4,)},
+    "feature_net": {"element": (4, 8), "after": (4,)},
+}
+POINTNET = {"first": (6, 8), "second": (8, 12), "dense": (8, 8), **NETS}
+LEVELS = [Level(12, [Scale(1.0, 6, (4, 8))])]
+TWO_SCALES = [Level(12, [Scale(0.7, 4, (4, 8)), Scale(1.5, 6, (4, 4))])]
+POINT_TRANSFORMER = {"widths": (4, 8), "samples": (12,), "neighbours": 4, "attention": 8}
+
+# The overrides that make a network narrow. What is not here is checked as it is.
+NARROW: dict[str, dict[str, Any]] = {
+    "pointnet_mnist": POINTNET,
+    "pointnet_modelnet40": POINTNET,
+    "pointnet_scannet": POINTNET,
+    "pointnet_shapenetpart": POINTNET | {"first": (4, 6, 8)},
+    "pointnet2_mnist": {"levels": LEVELS, "whole": (8, 12), "dense": (8,)},
+    "pointnet2_modelnet40": {"levels": TWO_SCALES, "whole": (8, 12), "dense": (8,)},
+    "pointnet2_scannet": {"levels": LEVELS, "propagations": [(8, 8)]},
+    "pointnet2_shapenetpart": {
+        "levels": LEVELS,
+        "whole": (8, 12),
+        "propagations": [(8, 8), (8, 8)],
+    },
+    "deepsets_modelnet40": {"equivariant": (8, 8, 8), "dense": (8,)},
+    "set_transformer_modelnet40": {"width": 8, "heads": 2, "points": 4, "blocks": 1},
+    "pct_modelnet40": {
+        "embedding": (4, 8),
+        "local": (8,),
+        "samples": (12,),
+        "neighbours": 4,
+        "attentions": 1,
+        "fused": 12,
+        "dense": (8,),
+    },
+    "pct_shapenetpart": {
+        "embedding": (4, 8),
+        "local": (8,),
+        "neighbours": 4,
+        "attentions": 1,
+        "fused": 12,
+        "category": 4,
+        "decoder": (8, 8),
+    },
+    "point_transformer_modelnet40": POINT_TRANSFORMER | {"dense": (8,)},
+    "point_transformer_shapenetpart": POINT_TRANSFORMER | {"middle": (8,), "decoder": (8,)},
+}
+
+
 def _subject_of(name: str) -> Subject:
-    model = create_model(name)
-    if isinstance(model, AnomalyDetector):
-        return Subject(name, lambda: create_model(name), (3, 9, 8), per_element=True)
+    if name in DETECTORS:
+        return Subject(name, DETECTORS[name], (3, 9, 8), per_element=True)
+    make = functools.partial(create_model, name, **NARROW.get(name, {}))
+    model = make()
     return Subject(
         name,
-        lambda: create_model(name),
+        make,
         (model.in_features,),
-        per_element=isinstance(model, PinSegmenter),
+        per_element=isinstance(model, Segmenter),
         categories=getattr(model, "num_categories", 0),
     )
 
 
-SUBJECTS = BLOCKS + [_subject_of(name) for name in list_models()]
+def _parts(subject: Subject) -> frozenset[type[nn.Module]]:
+    return frozenset(type(part) for part in subject.make().modules())
+
+
+MODELS = [_subject_of(name) for name in list_models()]
+SUBJECTS = BLOCKS + MODELS
+# For laws that take seconds to check: every block, and so many models that no part is left out.
+_by_parts = {_parts(model): model for model in MODELS}
+KINDS = BLOCKS + [
+    model for parts, model in _by_parts.items() if not any(parts < others for others in _by_parts)
+]
 
 
 # The gradients of the weights, the batch norm statistics, and the gradient of the input.

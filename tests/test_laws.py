@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dumlp_pin import SetBatch
-from tests.contract import SUBJECTS, Step, Subject, gradients
+from tests.contract import KINDS, SUBJECTS, Step, Subject, gradients
 
 every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)
+every_kind = pytest.mark.parametrize("subject", KINDS, ids=lambda s: s.name)
 a_few = settings(max_examples=6, deadline=None)
 
 sizes_of_sets = st.lists(
@@ -143,7 +144,7 @@ def test_precisions(subject: Subject, dtype: torch.dtype) -> None:
         assert error < 32 * torch.finfo(dtype).eps
 
 
-@every_subject
+@every_kind
 @pytest.mark.parametrize("form", ["dense", "masked", "packed"])
 def test_compiles_in_one_graph(subject: Subject, form: str) -> None:
     """`fullgraph` fails on anything that waits for the device or leaves the graph."""
@@ -159,7 +160,7 @@ def test_compiles_in_one_graph(subject: Subject, form: str) -> None:
         close(a, b)
 
 
-@every_subject
+@every_kind
 @pytest.mark.parametrize("form", ["masked", "packed"])
 def test_exports_with_any_number_and_size_of_sets(subject: Subject, form: str) -> None:
     module = subject.build()

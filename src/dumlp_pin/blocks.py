@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,6 +21,8 @@ from dumlp_pin._layout import SetsT, open_sets, without_padding
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.functional import ACTIVATIONS, dot_product
 from dumlp_pin.sets import SetBatch
+from dumlp_pin.sharding import sharded_product, synchronise_norms
+from dumlp_pin.streaming import AggregationState
 
 
 class MLP(nn.Module):
@@ -72,6 +75,9 @@ class AggregationBlock(nn.Module):
     factor: "softmax" and "squash" run over the set, "relu" and "elu" on each number, None does
     nothing; "squash_authors" is what the authors' code computes. An empty set gives zeros.
 
+    With a `process_group` each of its processes holds some elements of each set, or none, and gets
+    the feature of the whole; the losses of the processes count together, see docs/streaming.md.
+
     >>> block = AggregationBlock(6, [(32, 128, 32), (32, 128, 32)], activations=("softmax", None))
     >>> block(torch.rand(2, 1024, 6)).shape
     torch.Size([2, 1024])
@@ -84,6 +90,7 @@ class AggregationBlock(nn.Module):
         activations: Sequence[str | None],
         dropout: float = 0.0,
         scale: float = 1.0,
+        process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         if not branches or not all(branches):
@@ -99,14 +106,22 @@ class AggregationBlock(nn.Module):
         self.branches = nn.ModuleList(MLP((in_features, *widths)) for widths in branches)
         self.dropout = nn.Dropout(dropout)
         self.scale = scale
+        self.process_group = process_group
+        if process_group is not None:
+            synchronise_norms(self)
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> Tensor:
-        factors = [
-            ACTIVATIONS[name](branch(x, mask), mask)
-            for name, branch in zip(self.activations, self.branches, strict=True)
-        ]
-        y = dot_product(factors, mask).flatten(1)
-        return self.dropout(y) * self.scale
+        factors = [branch(x, mask) for branch in self.branches]
+        if self.process_group is not None:
+            y = sharded_product(self.activations, factors, mask, self.process_group)
+        else:
+            pairs = zip(self.activations, factors, strict=True)
+            y = dot_product([ACTIVATIONS[name](factor, mask) for name, factor in pairs], mask)
+        return self.dropout(y.flatten(1)) * self.scale
+
+    def stream(self) -> AggregationState:
+        """For one set that comes in chunks (n, F), of any number of elements."""
+        return AggregationState(self)
 
     def extra_repr(self) -> str:
         return f"activations={self.activations}, scale={self.scale}"

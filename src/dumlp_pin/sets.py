@@ -102,8 +102,9 @@ class SetBatch:
         if size is None:
             size = int(sizes.max()) if len(self) else 0
         mask = torch.arange(size, device=self.device) < sizes[:, None]
-        position = torch.arange(len(self.rows), device=self.device) - self.offsets[self.set_index]
-        x = self.rows.new_zeros(len(self), size, *self.rows.shape[1:])
+        rows = torch.arange(self.rows.shape[0], device=self.device)
+        position = rows - self.offsets[self.set_index]
+        x = self.rows.new_zeros(self.num_sets, size, *self.rows.shape[1:])
         return x.index_put((self.set_index, position), self.rows), mask
 
     def to_list(self) -> list[Tensor]:
