@@ -19,7 +19,9 @@ from dumlp_pin._layout import Sets, open_sets
 from dumlp_pin.blocks import AggregationBlock, BroadcastBlock
 from dumlp_pin.models.classifier import Classifier, Widths
 from dumlp_pin.models.convnet import ConvNet
+from dumlp_pin.models.segmenter import Segmenter
 from dumlp_pin.sets import SetBatch, check_mask
+from dumlp_pin.streaming import AggregationState
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,24 @@ class PinClassifier(Classifier):
             x = stage(x, mask)
         return self.aggregate(x, mask)
 
+    def stream(self) -> AggregationState:
+        """For one set that comes in chunks (n, F); results are its logits (num_classes,)."""
+        if len(self.stages):
+            raise TypeError(
+                f"this model cannot stream: each of its {len(self.stages)} stages tells every "
+                "element about the whole set, which takes all elements once more"
+            )
+        return AggregationState(self.aggregate, self.head)
 
-class PinSegmenter(nn.Module):
-    """One class an element. With `num_categories` the set's category is given and told first.
+
+class PinSegmenter(Segmenter):
+    """One class an element: stages. A category that is given is told to the elements first.
 
     >>> stage = Stage(branches=[(16, 4), (16, 4)], element=(3, 32), set=(16, 32), combined=(64,))
     >>> model = PinSegmenter(3, 21, stages=[stage], activations=("softmax", None))
     >>> model(torch.rand(2, 100, 3)).shape
     torch.Size([2, 100, 21])
     """
-
-    task = "segmentation"
 
     def __init__(
         self,
@@ -106,55 +115,18 @@ class PinSegmenter(nn.Module):
         activations: Sequence[str | None],
         num_categories: int = 0,
     ) -> None:
-        super().__init__()
         stages = _stages(stages)
-        self.in_features = in_features
-        self.num_categories = num_categories
+        super().__init__(in_features, stages[-1].combined[-1], num_classes, num_categories)
         self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
-        self.num_features = stages[-1].combined[-1]
-        self.reset_head(num_classes)
-
-    def reset_head(self, num_classes: int) -> None:
-        """A fresh head for another number of classes; the rest keeps its weights."""
-        self.num_classes = num_classes
-        self.head = nn.Linear(self.num_features, num_classes)
-        self.head.to(next(self.stages.parameters()))
 
     def forward_features(
         self, x: Sets, category: Tensor | None = None, mask: Tensor | None = None
     ) -> Sets:
         """(B, N, num_features), or a SetBatch: the feature of each element."""
-        if category is not None and not self.num_categories:
-            raise TypeError("this model takes no category")
-        if category is None and self.num_categories:
-            raise TypeError(f"this model needs a category (B,) in 0..{self.num_categories - 1}")
-        given = None if category is None else self._one_hot(category, x)
+        given = self.one_hot(category, x.dtype)
         for stage in self.stages:
             x = stage(x, mask, given)
         return x
-
-    def forward_head(self, features: Sets) -> Sets:
-        values, sets = open_sets(features)
-        return sets.wrap(self.head(values))
-
-    def forward(self, x: Sets, category: Tensor | None = None, mask: Tensor | None = None) -> Sets:
-        """(B, N, num_classes), or a SetBatch: the logits of each element."""
-        return self.forward_head(self.forward_features(x, category, mask))
-
-    def _one_hot(self, category: Tensor, x: Sets) -> Tensor:
-        """(B, num_categories). A category out of range is noticed where looking costs no wait."""
-        if category.is_floating_point() or category.ndim != 1:
-            raise TypeError(
-                f"categories are integers (B,), got {category.dtype} {tuple(category.shape)}"
-            )
-        known = torch.arange(self.num_categories, device=category.device)
-        if category.device.type == "cpu" and not torch.compiler.is_compiling():
-            unknown = category[(category < 0) | (category >= self.num_categories)]
-            if len(unknown):
-                raise ValueError(
-                    f"categories are 0..{self.num_categories - 1}, got {int(unknown[0])}"
-                )
-        return (category[:, None] == known).to(x.dtype)
 
 
 class AnomalyDetector(nn.Module):
