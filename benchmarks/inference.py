@@ -1,0 +1,225 @@
+"""How fast a model answers on a GPU: many sets at once, one set at a time, sets of all sizes.
+
+    python benchmarks/inference.py --out results/benchmarks
+
+Everything is measured in one run: the machine's own rates (large matrix products, a large copy);
+the model's definition operation by operation; the same through `torch.compile`; and the way that
+the package takes. Ways take turns, each number is a median, and inputs are random, never zeros.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from torch import Tensor
+
+from dumlp_pin import SetBatch, create_model
+from dumlp_pin.functional import ACTIVATIONS, dot_product
+from dumlp_pin.kernels import gpu
+from dumlp_pin.models import count_macs
+from dumlp_pin.training.results import environment, plain, write_json
+
+PRECISIONS = {
+    "bf16": (torch.bfloat16, "high"),
+    "tf32": (torch.float32, "high"),
+    "fp32": (torch.float32, "highest"),
+}
+SETS, ELEMENTS, FEATURES = 4096, 1024, 6
+SMALLEST, LARGEST = 16, 4096
+REPEATS = 7
+Way = Callable[..., Tensor]
+
+
+def main(
+    out: Path = Path("results/benchmarks"),
+    name: str = "dumlp_pin_modelnet40",
+    compiled: bool = True,
+) -> None:
+    """Measure and print.
+
+    Args:
+        out: The folder for inference.json, written anew after each number.
+        name: A classifier of one aggregation.
+        compiled: Whether to measure torch.compile too, which takes a while to compile.
+    """
+    device = torch.device("cuda")
+    numbers: dict[str, Any] = {**environment(device), "model": name, "rates": rates(device)}
+    report(out, numbers, "rates")
+    torch.manual_seed(0)
+    model = trained(name).to(device)
+    macs = count_macs(model, torch.randn(1, ELEMENTS, FEATURES, device=device))
+    for precision, (dtype, matmul) in PRECISIONS.items():
+        torch.set_float32_matmul_precision(matmul)
+        model.to(dtype)
+        ways = ways_of(model, compiled)
+        numbers[precision] = {}
+        with torch.inference_mode():
+            many = per_second(ways, [draw(SETS, dtype) for _ in range(3)], SETS)
+            shares = {
+                way: 2 * macs * rate / numbers["rates"][precision] for way, rate in many.items()
+            }
+            numbers[precision]["sets_per_second"] = many
+            numbers[precision]["share_of_matrix_rate"] = shares
+            report(out, numbers, precision, "sets_per_second")
+            report(out, numbers, precision, "share_of_matrix_rate")
+            numbers[precision]["one_set_microseconds"] = one_set(ways, dtype)
+            report(out, numbers, precision, "one_set_microseconds")
+            numbers[precision]["elements_per_second"] = of_all_sizes(ways, dtype)
+            report(out, numbers, precision, "elements_per_second")
+
+
+def trained(name: str) -> Any:
+    """Fresh weights, with norms that are not at their start."""
+    model = create_model(name).eval()
+    for buffer_name, buffer in model.named_buffers():
+        if "running" in buffer_name:
+            buffer.uniform_(0.5, 1.5)
+    return model
+
+
+def ways_of(model: Any, compiled: bool) -> dict[str, Way]:
+    def defined(x: Any, mask: Tensor | None = None) -> Tensor:
+        block = model.aggregate
+        pairs = zip(block.activations, block.branches, strict=True)
+        y = dot_product([ACTIVATIONS[name](branch(x, mask), mask) for name, branch in pairs], mask)
+        return model.forward_head(y.flatten(1) * block.scale)
+
+    def fused(x: Any, mask: Tensor | None = None) -> Tensor:
+        return model.forward_head(gpu.aggregate(model.aggregate, x, mask))
+
+    ways: dict[str, Way] = {"eager": defined, "fused": fused}
+    if compiled:
+        torch.compiler.reset()
+        ways["compiled"] = torch.compile(defined, dynamic=False)
+    return ways
+
+
+def draw(sets: int, dtype: torch.dtype, elements: int = ELEMENTS) -> Tensor:
+    return torch.randn(sets, elements, FEATURES, device="cuda", dtype=dtype)
+
+
+def rates(device: torch.device) -> dict[str, float]:
+    """Operations a second of large matrix products, bytes a second of a large copy."""
+    measured = {}
+    for precision, (dtype, matmul) in PRECISIONS.items():
+        torch.set_float32_matmul_precision(matmul)
+        size = 8192 if precision != "fp32" else 4096
+        a, b = torch.randn(2, size, size, device=device, dtype=dtype)
+        work = partial(torch.matmul, a, b)
+        measured[precision] = 2 * size**3 / median_seconds({"": work}, 10)[""]
+    source = torch.randn(1 << 30, device=device)
+    target = torch.empty_like(source)
+    copy = median_seconds({"": lambda: target.copy_(source)}, 5)[""]
+    return {**measured, "copy": 2 * source.nbytes / copy}
+
+
+def per_second(ways: dict[str, Way], inputs: Sequence[Any], items: int) -> dict[str, float]:
+    """Inputs take turns, so that none waits in a cache."""
+    turns = cycle(inputs)
+    work = {name: lambda way=way: way(next(turns)) for name, way in ways.items()}
+    return {name: items / seconds for name, seconds in median_seconds(work, 6).items()}
+
+
+def one_set(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
+    """From a new input on the GPU to the answer there, by the clock on the wall."""
+    x, fresh = draw(1, dtype), [draw(1, dtype) for _ in range(8)]
+    ways = ways | {"fused, in a graph": replay(ways["fused"], x)}
+    turns = cycle(fresh)
+
+    def ask(way: Way) -> float:
+        given = next(turns)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        way(given)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(320):
+        for name, way in ways.items():
+            seconds = ask(way)
+            if turn >= 20:
+                times[name].append(seconds)
+    return {name: 1e6 * statistics.median(values) for name, values in times.items()}
+
+
+def replay(way: Way, x: Tensor) -> Way:
+    """All that a way does as one CUDA graph, on one input's place in memory."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            way(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = way(x)
+
+    def answer(given: Tensor) -> Tensor:
+        x.copy_(given)
+        graph.replay()
+        return y
+
+    return answer
+
+
+def of_all_sizes(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
+    """Real elements a second: sets of equal size, of all sizes, and the latter in a padding."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(SMALLEST, LARGEST + 1, (SETS // 2,), generator=generator)
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).cuda()
+    T = int(sizes.sum())
+    ragged = SetBatch(torch.randn(T, FEATURES, device="cuda", dtype=dtype), offsets)
+    x, mask = ragged.to_padded(LARGEST)
+    equal = draw(SETS, dtype)
+    fused, eager = ways["fused"], ways["eager"]
+    times = median_seconds(
+        {
+            "equal": lambda: fused(equal),
+            "ragged": lambda: fused(ragged),
+            "padded": lambda: fused(x, mask),
+            "eager, ragged": lambda: eager(ragged),
+            "eager, padded": lambda: eager(x, mask),
+        },
+        4,
+    )
+    elements = dict.fromkeys(times, T) | {"equal": SETS * ELEMENTS}
+    return {name: elements[name] / seconds for name, seconds in times.items()}
+
+
+def median_seconds(ways: dict[str, Callable[[], Any]], times: int) -> dict[str, float]:
+    """Ways take turns; each turn is of so many runs one after the other."""
+    measured: dict[str, list[float]] = {name: [] for name in ways}
+    for work in ways.values():
+        work()
+    for _ in range(REPEATS):
+        for name, work in ways.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(times):
+                work()
+            stop.record()
+            stop.synchronize()
+            measured[name].append(start.elapsed_time(stop) / 1e3 / times)
+    return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def report(out: Path, numbers: dict[str, Any], *where: str) -> None:
+    found = numbers
+    for key in where:
+        found = found[key]
+    for name, value in found.items():
+        print(f"{' '.join(where)}: {name}: {value:,.4g}", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "inference.json", plain(numbers))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

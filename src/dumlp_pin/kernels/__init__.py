@@ -1,0 +1,1 @@
+"""Faster ways to compute what `functional` and `blocks` define; `choose` decides which one runs."""

@@ -1,0 +1,145 @@
+"""Training of MLPs in few passes over their activations, by Triton kernels.
+
+One step of PyTorch reads or writes a layer's activations about fourteen times: linear layer, batch
+norm and ReLU each do, forward and backward. Here the product z of each layer is written once, with
+its statistics on the way, and whoever reads z applies norm and ReLU: about six times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dumlp_pin._layout import Sets
+from dumlp_pin.batchnorm import BatchNorm
+from dumlp_pin.kernels._triton import HAS_TRITON, INTERPRETED
+from dumlp_pin.kernels.training_ops import layers_of, mlps_forward, split_statistics
+from dumlp_pin.kernels.watchers import watcher
+from dumlp_pin.sets import SetBatch
+
+if TYPE_CHECKING:
+    from dumlp_pin.blocks import MLP
+
+# A tile holds all columns of a layer. Where layers are wider, their products take the time, not
+# their activations' way to memory and back, and cuBLAS multiplies faster.
+WIDEST = 128
+
+
+def mlps_together(mlps: Iterable[nn.Module], x: Sets, mask: Tensor | None = None) -> list[Any]:
+    """[mlp(x, mask) for mlp in mlps]: side by side where all can, else one after the other."""
+    values = x.rows if isinstance(x, SetBatch) else x
+    chosen = [cast("MLP", mlp) for mlp in mlps]
+    if any(why_not_in_training(mlp, values, mask) for mlp in chosen):
+        return [mlp(x, mask) for mlp in chosen]
+    outputs = outputs_in_training(chosen, values)
+    return [x.with_rows(y) for y in outputs] if isinstance(x, SetBatch) else outputs
+
+
+def why_not_in_training(mlp: MLP, x: Tensor, mask: Tensor | None = None) -> str | None:
+    """Why `outputs_in_training` cannot take the place of calling the MLP; None if it can."""
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if not (x.is_cuda or INTERPRETED):
+        return f"Triton needs a GPU, the input is on {x.device.type}"
+    if not mlp.training:
+        return "the MLP is not in training"
+    if not len(mlp.norms):
+        return "the MLP has no batch norm"
+    if max(mlp.widths) > WIDEST:
+        return f"a layer is wider than {WIDEST}"
+    if mask is not None:
+        return "batch norms must not count the rows of the padding"
+    if x.shape[-1] != mlp.widths[0]:
+        return f"{x.shape[-1]} features do not fit"
+    if x.shape[:-1].numel() < 2:
+        return "batch norms need two rows"
+    for dtype in (x.dtype, _dtype_of(x), mlp.linears[0].weight.dtype):
+        if dtype not in (torch.float32, torch.bfloat16):
+            return f"kernels have float32 and bfloat16, not {dtype}"
+    return _why_not_these_parts(mlp) or _why_not_now()
+
+
+def _why_not_these_parts(mlp: MLP) -> str | None:
+    """Anything in an MLP that is not as the MLP made it."""
+    for part in (*mlp.linears, *mlp.norms):
+        if type(part) not in (nn.Linear, BatchNorm):
+            return f"a {type(part).__name__} is in the MLP"
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+            return f"a {type(part).__name__} in the MLP has a hook"
+    for norm in cast(Iterable[BatchNorm], mlp.norms):
+        if norm.synchronised:
+            return "batch norms count the rows of other processes too"
+        if not norm.training or norm.running_mean is None:
+            return "a batch norm takes or keeps no statistics"
+        if (norm.momentum, norm.eps) != (BatchNorm.MOMENTUM, mlp.norms[0].eps):
+            return "a batch norm has a momentum or an epsilon of its own"
+    return None
+
+
+def _why_not_now() -> str | None:
+    """Who may ask for more than numbers and their gradient: another derivative, a program."""
+    if torch.compiler.is_exporting():
+        return "torch.export asks for operations of PyTorch"
+    if torch.compiler.is_compiling():
+        return None  # a compiler follows nothing of the rest
+    return watcher()
+
+
+def outputs_in_training(mlps: Sequence[MLP], x: Tensor) -> list[Tensor]:
+    """[mlp(x) for mlp in mlps] in training, running estimates included; x is (..., F).
+
+    MLPs of the same widths run side by side. `why_not_in_training` says where this is impossible.
+    There is no second derivative: PyTorch raises an error where it is asked for one.
+    """
+    first = mlps[0]
+    if any((mlp.widths, len(mlp.norms)) != (first.widths, len(first.norms)) for mlp in mlps):
+        return [output for mlp in mlps for output in outputs_in_training([mlp], x)]
+    y, statistics, _ = mlps_forward(
+        x.reshape(-1, x.shape[-1]),
+        torch.cat([parameter.flatten() for parameter in parameters_of(mlps)]),
+        first.widths,
+        len(first.norms),
+        len(mlps),
+        cast(BatchNorm, first.norms[0]).eps,
+        _dtype_of(x),
+    )
+    _update_running(mlps, statistics)
+    return [output.view(*x.shape[:-1], -1) for output in y.unbind(0)]
+
+
+def _dtype_of(x: Tensor) -> torch.dtype:
+    """Of the activations."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def parameters_of(mlps: Sequence[MLP]) -> list[Tensor]:
+    """As `mlps_forward` takes them: layer by layer, of each the same parameter of every MLP."""
+    parameters = []
+    for index in range(len(mlps[0].linears)):
+        parts = [[mlp.linears[index] for mlp in mlps]]
+        if index < len(mlps[0].norms):
+            parts.append([mlp.norms[index] for mlp in mlps])
+        for alike in parts:
+            parameters += [part.weight for part in alike] + [part.bias for part in alike]
+    return parameters
+
+
+@torch.no_grad()
+def _update_running(mlps: Sequence[MLP], statistics: Tensor) -> None:
+    layers = layers_of(mlps[0].widths, len(mlps[0].norms), len(mlps))
+    running, fresh, batches = [], [], []
+    for index, numbers in enumerate(split_statistics(statistics, layers)[: len(mlps[0].norms)]):
+        _, _, means, variances = numbers.view(4, len(mlps), -1).unbind(0)
+        for mlp, mean, variance in zip(mlps, means, variances, strict=True):
+            norm = cast(BatchNorm, mlp.norms[index])
+            running += [norm.running_mean, norm.running_var]
+            fresh += [mean, variance]
+            batches.append(norm.num_batches_tracked)
+    fresh = [new.to(old.dtype) for new, old in zip(fresh, running, strict=True)]
+    torch._foreach_lerp_(running, fresh, BatchNorm.MOMENTUM)  # pyright: ignore[reportPrivateImportUsage]
+    torch._foreach_add_(batches, 1)  # pyright: ignore[reportPrivateImportUsage]
