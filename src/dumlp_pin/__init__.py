@@ -1,5 +1,7 @@
 """DuMLP-Pin: features of whole sets from two small MLPs and a dot product."""
 
+from typing import Any
+
 from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
 from dumlp_pin.models import create_model, list_models, load_official
 from dumlp_pin.sets import SetBatch
@@ -10,8 +12,20 @@ __all__ = [
     "MLP",
     "AggregationBlock",
     "BroadcastBlock",
+    "SetAnomalyDetector",
     "SetBatch",
+    "SetClassifier",
+    "SetRegressor",
     "create_model",
     "list_models",
     "load_official",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators are imported when they are asked for: scikit-learn is optional."""
+    if name in ("SetAnomalyDetector", "SetClassifier", "SetRegressor"):
+        from dumlp_pin._errors import need
+
+        return getattr(need("dumlp_pin.estimators", "sklearn"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

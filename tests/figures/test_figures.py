@@ -64,6 +64,7 @@ def test_a_run_ends_with_pictures(tmp_path: Path, drawn: list[Figure]) -> None:
     result = train(quick(), seed=0, out=tmp_path, device="cpu")
     assert draw_run(tmp_path) == [tmp_path / "curves.png", tmp_path / "confusion.png"]
     _, score = drawn[0].axes
-    assert score.get_lines()[0].get_ydata()[-1] == 100 * result["last"]["overall_accuracy"]
+    drawn_scores = np.asarray(score.get_lines()[0].get_ydata())
+    assert drawn_scores[-1] == 100 * result["last"]["overall_accuracy"]
     for name in ("curves.png", "confusion.png"):
         assert imread(tmp_path / name).std() > 0.05  # not blank
