@@ -34,3 +34,12 @@ def test_large_offsets_do_not_eat_the_variance() -> None:
     norm, mask = BatchNorm(1), torch.ones(1000, dtype=torch.bool)
     x = torch.randn(1000, 1) + 10_000
     assert abs(float(norm(x, mask).detach().std()) - 1) < 0.01
+
+
+def test_a_batch_between_forward_and_backward_is_no_matter() -> None:
+    norm, mask = BatchNorm(2), torch.ones(8, dtype=torch.bool)
+    x, others = torch.randn(8, 2, requires_grad=True), torch.randn(8, 2)
+    (alone,) = torch.autograd.grad(norm(x).square().mul(others).sum(), x)
+    loss = norm(x).square().mul(others).sum()
+    norm(others, mask)
+    torch.testing.assert_close(torch.autograd.grad(loss, x)[0], alone)

@@ -44,8 +44,11 @@ class BatchNorm(nn.BatchNorm1d):
         with torch.no_grad():
             step = self.MOMENTUM * enough.to(wide.dtype)
             unbiased = square / (count - 1).clamp(min=1)
-            self.running_mean += (step * (mean - self.running_mean)).to(self.running_mean.dtype)
-            self.running_var += (step * (unbiased - self.running_var)).to(self.running_var.dtype)
+            # Through `data`, as PyTorch's own batch norm writes: a backward pass still to come, of
+            # an earlier batch, has no use for the estimates and must not mind their change.
+            running_mean, running_var = self.running_mean.data, self.running_var.data
+            running_mean += (step * (mean - running_mean)).to(running_mean.dtype)
+            running_var += (step * (unbiased - running_var)).to(running_var.dtype)
             self.num_batches_tracked += enough
         mean = torch.where(enough, mean, self.running_mean)
         variance = torch.where(enough, variance, self.running_var)
