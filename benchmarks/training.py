@@ -135,6 +135,7 @@ def random_task(recipe: Recipe, sets: int, device: torch.device) -> Task:
 
 def trainer_rate(task: Task, seeds: int, device: torch.device) -> tuple[float, float]:
     """Sets a second of all seeds together, and the seconds that compiling and capturing took."""
+    torch._dynamo.reset()  # of all that it compiles it keeps a few versions only
     start = time.perf_counter()
     each = [_steps(task, seed, device) for seed in range(seeds)]
     size, steps = task.size("train"), len(each[0].sizes)

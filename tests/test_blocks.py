@@ -57,6 +57,7 @@ def test_broadcast_is_the_papers_equation() -> None:
     x, y = torch.randn(2, 6, 3).double(), torch.randn(2, 4).double()
     z = torch.zeros(2, 6, 5).double()
     assert block.cross is not None
+    assert block.norm is not None
     for i in range(2):
         for n in range(6):
             bilinear = torch.stack([y[i] @ block.cross[k] @ x[i, n] for k in range(5)])

@@ -20,12 +20,19 @@ from dumlp_pin._errors import nearest
 from dumlp_pin._layout import SetsT, open_sets, without_padding
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.functional import ACTIVATIONS, dot_product
+from dumlp_pin.kernels.choose import kernel_for
+from dumlp_pin.kernels.fuse import Fusible
+from dumlp_pin.kernels.training import (
+    mlps_together,
+    outputs_in_training,
+    why_not_in_training,
+)
 from dumlp_pin.sets import SetBatch
 from dumlp_pin.sharding import sharded_product, synchronise_norms
 from dumlp_pin.streaming import AggregationState
 
 
-class MLP(nn.Module):
+class MLP(Fusible):
     """Linear, batch norm, ReLU for each layer; the last has no ReLU, and if `bare_last` no norm.
 
     `widths` has the input's width first: MLP((3, 32, 128)) has two layers, MLP((3,)) none.
@@ -58,6 +65,8 @@ class MLP(nn.Module):
                 f"expected {self.widths[0]} features, got {x.shape[-1]} "
                 f"in an input of shape {tuple(x.shape)}"
             )
+        if why_not_in_training(self, x, mask) is None:
+            return outputs_in_training([self], x)[0]
         for layer, linear in enumerate(self.linears):
             x = linear(x)
             if layer < len(self.norms):
@@ -67,7 +76,7 @@ class MLP(nn.Module):
         return x
 
 
-class AggregationBlock(nn.Module):
+class AggregationBlock(Fusible):
     """The feature of a whole set: MLP_1(x)^T MLP_2(x), each through its own activation first.
 
     `branches` has one tuple of layer widths a factor. Two factors are the paper's block; one is a
@@ -111,7 +120,9 @@ class AggregationBlock(nn.Module):
             synchronise_norms(self)
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> Tensor:
-        factors = [branch(x, mask) for branch in self.branches]
+        if (kernel := kernel_for(self, x, mask)) is not None:
+            return kernel.aggregate(self, x, mask)
+        factors = mlps_together(self.branches, x, mask)
         if self.process_group is not None:
             y = sharded_product(self.activations, factors, mask, self.process_group)
         else:
@@ -127,7 +138,7 @@ class AggregationBlock(nn.Module):
         return f"activations={self.activations}, scale={self.scale}"
 
 
-class BroadcastBlock(nn.Module):
+class BroadcastBlock(Fusible):
     """Carries a set's feature y to its elements x: z = W_x x + W_y y + b, between MLPs.
 
     `element`, `set` and `combined` are the widths of the MLPs on x, on y and on z, the input's
@@ -151,13 +162,15 @@ class BroadcastBlock(nn.Module):
         d_x, d_y, d_z = element[-1], set[-1], combined[0]
         self.from_element = nn.Linear(d_x, d_z)
         self.from_set = nn.Linear(d_y, d_z, bias=False)
-        self.norm = BatchNorm(d_z)
+        self.norm: BatchNorm | None = BatchNorm(d_z)
         self.cross: nn.Parameter | None = None
         if cross_term:
             bound = (d_x * d_y) ** -0.5
             self.cross = nn.Parameter(torch.empty(d_z, d_y, d_x).uniform_(-bound, bound))
 
     def forward(self, x: SetsT, y: Tensor, mask: Tensor | None = None) -> SetsT:
+        if (kernel := kernel_for(self, x, mask, y)) is not None:
+            return kernel.broadcast(self, x, y, mask)
         num_sets = x.num_sets if isinstance(x, SetBatch) else x.shape[0]
         if y.shape[0] != num_sets:
             raise ValueError(f"{num_sets} sets need as many set features, got {y.shape[0]}")
@@ -170,7 +183,7 @@ class BroadcastBlock(nn.Module):
             maps = torch.einsum("kji,bj->bik", self.cross, y)
             blocks = sets.to_blocks(values) @ sets.block_spread(maps)
             z = z + sets.from_blocks(blocks)
-        z = sets.wrap(F.relu(self.norm(z, mask)))
+        z = sets.wrap(F.relu(z if self.norm is None else self.norm(z, mask)))
         return without_padding(_relu_after(self.combined, z, mask), mask)
 
 

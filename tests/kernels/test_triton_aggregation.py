@@ -5,27 +5,15 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from dumlp_pin import AggregationBlock, SetBatch
-from dumlp_pin._layout import Sets
-from dumlp_pin.functional import ACTIVATIONS
+from dumlp_pin import SetBatch
 from dumlp_pin.kernels import gpu
-from tests.contract import Subject
+from dumlp_pin.kernels.choose import choose
+from tests.kernels.judge import PAIRS, RAGGED, THREE, TWO, assert_as_good, draw, make
 
 pytestmark = pytest.mark.gpu
-
-PAIRS = list(itertools.product(ACTIVATIONS, repeat=2))
-TWO, THREE = [(32, 5), (16, 20)], [(16, 5), (8, 3), (2,)]
-# More sets and longer ones than programs at once, empty sets in between, single elements.
-RAGGED = (70, 0, 1, 300, 0, 64, 128, 1, 5, 0)
 
 
 @pytest.fixture
@@ -35,57 +23,6 @@ def device() -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return torch.device("cuda")
-
-
-def make(
-    branches: Sequence[Sequence[int]],
-    activations: Sequence[str | None],
-    dtype: torch.dtype = torch.float32,
-    spread: float = 1,
-) -> Any:
-    """Its branches give numbers about as large as `spread`."""
-    subject = Subject(
-        "", lambda: AggregationBlock(6, branches, activations, scale=0.5), (6,), False
-    )
-    block: Any = subject.build(dtype=dtype)
-    for branch in block.branches:
-        norm = branch.norms[-1]
-        norm.weight.data *= spread
-        norm.bias.data *= spread
-    return block
-
-
-def draw(*sizes: int, seed: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, 6, generator=generator) for size in sizes]
-
-
-def assert_as_good(
-    block: AggregationBlock, x: Sets, device: torch.device, mask: Tensor | None = None
-) -> None:
-    """An error no larger than twice the plain path's in the same precision, set by set."""
-    block, x = block.to(device), x.to(device)
-    mask = None if mask is None else mask.to(device)
-    with torch.no_grad():
-        exact = copy.deepcopy(block).double()(x.to(torch.float64), mask)
-        plain = block(x, mask)
-        poison_free_memory(device)
-        fast = gpu.aggregate(block, x, mask)
-    assert fast.dtype == plain.dtype
-    assert fast.shape == plain.shape
-    floor = 4 * torch.finfo(plain.dtype).eps
-    size = exact.norm()
-    for b in range(len(exact)):
-        allowed = 2 * (plain[b] - exact[b]).norm() + floor * exact[b].norm()
-        error = (fast[b] - exact[b]).norm()
-        assert error <= allowed, f"set {b}: {error / size:.1e}, allowed {allowed / size:.1e}"
-
-
-def poison_free_memory(device: torch.device) -> None:
-    """So that numbers nobody wrote are found: the next allocations get what this leaves."""
-    if device.type == "cuda":
-        for exponent in range(9, 24):
-            torch.full((1 << exponent,), torch.nan, device=device)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -173,3 +110,11 @@ def test_other_memory_layouts(device: torch.device) -> None:
     block, x = make(TWO, ("softmax", None)), torch.stack(draw(90, 90))
     assert_as_good(block, x.mT.contiguous().mT, device)
     assert_as_good(block, x.flip(0)[:, ::2], device)
+
+
+def test_the_block_takes_this_way(device: torch.device) -> None:
+    block, x = make(TWO, ("softmax", None)).to(device), torch.stack(draw(90, 90)).to(device)
+    with torch.inference_mode():
+        assert choose(block, x).name == "triton"
+        assert torch.equal(block(x), gpu.aggregate(block, x))
+    assert choose(block, x).name == "plain"

@@ -289,3 +289,20 @@ def test_no_gradient_of_a_bias_before_a_norm(device: str) -> None:
     )
     assert not numbers["gradient of 0.linears.0.bias"].any()
     assert not numbers["gradient of 0.linears.1.bias"].any()
+
+
+def test_a_gradient_has_a_gradient(device: str) -> None:
+    """A penalty on the gradient of the input, say: plain operations take over."""
+    mlps, x = build((3, 8, 4), 2), torch.randn(30, 3).to(device)
+
+    def penalty(outputs: Sequence[Tensor], x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(weighted(outputs), x, create_graph=True)
+        return gradient.square().sum()
+
+    found = []
+    for run in (plain, outputs_in_training):
+        ours, at = copy.deepcopy(mlps).to(x.device), x.clone().requires_grad_()
+        penalty(run(list(ours), at), at).backward()
+        found.append([at.grad, *(layer.weight.grad for mlp in ours for layer in mlp.linears)])
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)

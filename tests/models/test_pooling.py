@@ -40,3 +40,11 @@ def test_norms_are_where_the_counts_have_them() -> None:
 def test_without_layers_it_is_the_pooling() -> None:
     x = torch.randn(2, 5, 3)
     assert torch.equal(PoolingBlock("max", (3,), (3,))(x), x.amax(1))
+
+
+def test_a_detector_whose_extractor_has_no_weights() -> None:
+    model = create_model("maxpool_celeba", extractor=PoolingBlock("max", (256,), (256,))).double()
+    before = model.head["score"].weight
+    model.reset_head()
+    assert not torch.equal(model.head["score"].weight, before)
+    assert model.head["score"].weight.dtype == torch.float64

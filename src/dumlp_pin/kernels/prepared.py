@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -17,7 +17,8 @@ _KEPT: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
 def prepared(module: nn.Module, how: Hashable, make: Callable[[], T]) -> T:
     """What `make` made of the weights; made anew when one has changed, or for another `how`.
 
-    PyTorch counts the changes of a tensor in `_version`, except those of inference tensors.
+    PyTorch counts the changes of a tensor in `_version`, except those of inference tensors, through
+    `.data`, and by a CUDA graph; whoever knows of such changes calls `forget`.
 
     >>> linear = nn.Linear(3, 2)
     >>> twice = prepared(linear, "twice", lambda: 2 * linear.weight)
@@ -27,10 +28,11 @@ def prepared(module: nn.Module, how: Hashable, make: Callable[[], T]) -> T:
     >>> prepared(linear, "twice", lambda: 2 * linear.weight) is twice
     False
     """
-    tensors = [*module.parameters(), *module.buffers()]
-    if any(tensor.is_inference() for tensor in tensors):
-        return _made(make)
-    state = (how, [(tensor.data_ptr(), tensor._version) for tensor in tensors])
+    state: list[Any] = [how]
+    for tensor in tensors_of(module):
+        if tensor.is_inference():
+            return _made(make)
+        state += (tensor.data_ptr(), tensor._version)
     if module in _KEPT and _KEPT[module][0] == state:
         return _KEPT[module][1]
     result = _made(make)
@@ -38,9 +40,19 @@ def prepared(module: nn.Module, how: Hashable, make: Callable[[], T]) -> T:
     return result
 
 
-def kept(module: nn.Module) -> list[Any]:
-    """What is kept of a module and all in it."""
-    return [_KEPT[part][1] for part in module.modules() if part in _KEPT]
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers, sooner than `nn.Module` lists them: this is asked on every call."""
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        yield from (tensor for tensor in part._parameters.values() if tensor is not None)
+        yield from (tensor for tensor in part._buffers.values() if tensor is not None)
+        waiting += [child for child in part._modules.values() if child is not None]
+
+
+def forget(module: nn.Module) -> None:
+    """Make it anew next time."""
+    _KEPT.pop(module, None)
 
 
 @torch.inference_mode(False)

@@ -67,8 +67,9 @@ def _why_not_these_parts(mlp: MLP) -> str | None:
     for part in (*mlp.linears, *mlp.norms):
         if type(part) not in (nn.Linear, BatchNorm):
             return f"a {type(part).__name__} is in the MLP"
+    for part in mlp.modules():
         if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
-            return f"a {type(part).__name__} in the MLP has a hook"
+            return f"a {type(part).__name__} has a hook"
     for norm in cast(Iterable[BatchNorm], mlp.norms):
         if norm.synchronised:
             return "batch norms count the rows of other processes too"
@@ -81,10 +82,10 @@ def _why_not_these_parts(mlp: MLP) -> str | None:
 
 def _why_not_now() -> str | None:
     """Who may ask for more than numbers and their gradient: another derivative, a program."""
-    if torch.compiler.is_exporting():
-        return "torch.export asks for operations of PyTorch"
+    if torch.compiler.is_dynamo_compiling():
+        return None  # torch.compile, which follows nothing of the rest
     if torch.compiler.is_compiling():
-        return None  # a compiler follows nothing of the rest
+        return "torch.export asks for operations of PyTorch"
     return watcher()
 
 
@@ -92,7 +93,7 @@ def outputs_in_training(mlps: Sequence[MLP], x: Tensor) -> list[Tensor]:
     """[mlp(x) for mlp in mlps] in training, running estimates included; x is (..., F).
 
     MLPs of the same widths run side by side. `why_not_in_training` says where this is impossible.
-    There is no second derivative: PyTorch raises an error where it is asked for one.
+    The kernels have a first derivative only; further ones are those of plain operations.
     """
     first = mlps[0]
     if any((mlp.widths, len(mlp.norms)) != (first.widths, len(first.norms)) for mlp in mlps):
@@ -137,7 +138,9 @@ def _update_running(mlps: Sequence[MLP], statistics: Tensor) -> None:
         _, _, means, variances = numbers.view(4, len(mlps), -1).unbind(0)
         for mlp, mean, variance in zip(mlps, means, variances, strict=True):
             norm = cast(BatchNorm, mlp.norms[index])
-            running += [norm.running_mean, norm.running_var]
+            # Through `data`, see BatchNorm.
+            estimates = cast(list[Tensor], [norm.running_mean, norm.running_var])
+            running += [estimate.data for estimate in estimates]
             fresh += [mean, variance]
             batches.append(norm.num_batches_tracked)
     fresh = [new.to(old.dtype) for new, old in zip(fresh, running, strict=True)]

@@ -23,8 +23,9 @@ class Tiling(NamedTuple):
     options: dict[str, int]
 
 
-FORWARD = Tiling(32, 4, {"num_warps": 4, "num_stages": 2})
-BACKWARD = Tiling(32, 2, {"num_warps": 8, "num_stages": 2})
+# Of those tried on an H200 the fastest, over the layers of all models and both precisions.
+FORWARD = Tiling(32, 2, {"num_warps": 4, "num_stages": 2})
+BACKWARD = Tiling(32, 1, {"num_warps": 8, "num_stages": 3})
 SUMS = Tiling(32, 4, {"num_warps": 4})
 OUTPUT_TILE = 4096  # numbers
 NARROWEST = 16  # matrix products have at least as many columns

@@ -75,6 +75,24 @@ def _grouped(z: Tensor, layer: Layer) -> Tensor:
     return z.view(layer.groups, -1, layer.N)
 
 
+def plain_forward(
+    x: Tensor, parameters: Tensor, widths: Sequence[int], norms: int, groups: int, eps: float
+) -> Tensor:
+    """The y of `mlps_forward`, by operations of PyTorch."""
+    layers = layers_of(widths, norms, groups)
+    parts = iter(parameters.split([size for layer in layers for size in layer.sizes]))
+    for index, (G, K, N, normed) in enumerate(layers):
+        weight, bias, affine = (next(parts) for _ in range(3))
+        x = x @ weight.view(G, N, K).mT + bias.view(G, 1, N)
+        if normed:
+            scale, shift = affine.view(2, G, 1, N)
+            variance, mean = torch.var_mean(x, -2, correction=0, keepdim=True)
+            x = (x - mean) * torch.rsqrt(variance + eps) * scale + shift
+        if index < len(layers) - 1:
+            x = torch.relu(x)
+    return x
+
+
 @torch.library.custom_op("dumlp_pin::mlps_forward", mutates_args=())
 def mlps_forward(
     x: Tensor,
@@ -189,7 +207,7 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, parameters, ctx.widths, ctx.norms, ctx.groups, *_ = inputs
+    x, parameters, ctx.widths, ctx.norms, ctx.groups, ctx.eps, _ = inputs
     _, statistics, z = output
     ctx.mark_non_differentiable(statistics, z)
     ctx.set_materialize_grads(False)
@@ -197,6 +215,13 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, y_gradient: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():  # the gradient's own gradient is asked for: operations have one
+        x, parameters = ctx.saved_tensors[:2]
+        y = plain_forward(x, parameters, ctx.widths, ctx.norms, ctx.groups, ctx.eps)
+        wanted = [tensor for tensor in (x, parameters) if tensor.requires_grad]
+        found = torch.autograd.grad(y, wanted, y_gradient.to(y.dtype), create_graph=True)
+        gradients = iter(found)
+        return *(next(gradients) if t.requires_grad else None for t in (x, parameters)), *[None] * 5
     x_gradient, gradient = mlps_backward(
         y_gradient, *ctx.saved_tensors, ctx.widths, ctx.norms, ctx.groups, ctx.needs_input_grad[0]
     )

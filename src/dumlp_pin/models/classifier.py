@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dumlp_pin._layout import Sets
 from dumlp_pin.blocks import MLP
+from dumlp_pin.kernels.fuse import Fusible
 
 Widths = Sequence[int]
 
 
-class Classifier(nn.Module):
+class Classifier(Fusible):
     """One class a set. A subclass says how features come about, in `forward_features`."""
 
     task = "classification"

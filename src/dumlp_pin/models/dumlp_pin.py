@@ -133,10 +133,12 @@ def dumlp_pin_scannet_l(**overrides: Any) -> PinSegmenter:
 
 
 @register_model
-def dumlp_pin_celeba(**overrides: Any) -> AnomalyDetector:
+def dumlp_pin_celeba(
+    branches: Sequence[Widths] = ((128, 2), (128, 128)), **overrides: Any
+) -> AnomalyDetector:
     """The face that lacks what the nine others share; images of 49 x 40."""
     settings: dict[str, Any] = {
-        "extractor": AggregationBlock(256, [(128, 2), (128, 128)], ONE_SOFTMAX),
+        "extractor": AggregationBlock(256, branches, ONE_SOFTMAX),
         "width": 256,
         "backbone": ConvNet(3, (32, 64, 128, 128, 256, 256)),
     }

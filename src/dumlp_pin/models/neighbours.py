@@ -8,13 +8,14 @@ first, so that an answer depends on the set alone even on a lattice, where most 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dumlp_pin._layout import Sets, open_sets, without_padding
+from dumlp_pin.kernels import neighbours as kernels
 from dumlp_pin.sets import SetBatch
 
 
@@ -96,8 +97,10 @@ def _farthest_points(points: Tensor, mask: Tensor, count: int) -> Tensor:
     absent = ~mask.gather(1, order)
     mean = columns.sum(2, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
 
-    index = torch.zeros(len(points), count, dtype=torch.int64, device=points.device)
     score = (columns - mean).square().sum(1).masked_fill(absent, -1)
+    if kernels.applies(points):
+        return order.gather(1, kernels.farthest_points(columns, score, count))
+    index = torch.zeros(len(points), count, dtype=torch.int64, device=points.device)
     distance = torch.full_like(score, torch.inf).masked_fill(absent, -1)
     for step in range(min(count, points.shape[1])):
         chosen = score.argmax(1, keepdim=True)  # the first of equal ones
@@ -112,11 +115,6 @@ def _farthest_points(points: Tensor, mask: Tensor, count: int) -> Tensor:
 @_farthest_points.register_fake
 def _(points: Tensor, mask: Tensor, count: int) -> Tensor:
     return points.new_empty(points.shape[0], count, dtype=torch.int64)
-
-
-# A distance and an index share 64 bits: sets have at most 2^24 points, float32 distances lose
-# nothing, and float64 distances that differ by less than 4e-9 of themselves count as equal.
-_INDEX_BITS = (1 << 24) - 1
 
 
 def nearest(
@@ -146,21 +144,25 @@ def nearest(
 
 
 def _nearest_index(queries: Tensor, points: Tensor, mask: Tensor, k: int) -> Tensor:
-    # With k points that are not there, every set has k.
-    points, mask = F.pad(points, (0, 0, 0, k)), F.pad(mask, (0, k))
+    by_kernel = kernels.applies(points)
+    if not by_kernel:
+        # With k points that are not there, every set has k.
+        points, mask = F.pad(points, (0, 0, 0, k)), F.pad(mask, (0, k))
     order = _coordinate_order(points, mask)
-    places = _widened(gather(points, order))
+    places, absent = _widened(gather(points, order)), ~mask.gather(1, order)
+    if by_kernel:
+        return kernels.nearest_points(_widened(queries), places, absent, order, k)
     # Differences, since |a|^2 - 2 ab + |b|^2 cancels; one coordinate at a time, since (B, M, N, D)
     # need not be in memory at once.
     square = places.new_zeros(())
     for of_query, of_point in zip(_widened(queries).unbind(2), places.unbind(2), strict=True):
         square = square + (of_query[:, :, None] - of_point[:, None]).square()
-    square = square.masked_fill(~mask.gather(1, order)[:, None], torch.inf)
+    square = square.masked_fill(absent[:, None], torch.inf)
     # Bits of positive numbers are in the order of the numbers. With the place in the order of
     # coordinates as the lowest bits no two are equal, and topk has no choice.
-    keys = square.double().view(torch.int64) & ~_INDEX_BITS
+    keys = square.double().view(torch.int64) & ~kernels.INDEX_BITS
     keys = keys | torch.arange(order.shape[1], device=order.device)
-    chosen = keys.topk(k, largest=False).values & _INDEX_BITS
+    chosen = keys.topk(k, largest=False).values & kernels.INDEX_BITS
     return order.gather(1, chosen.flatten(1)).view_as(chosen)
 
 
@@ -177,9 +179,32 @@ def within(
     >>> within(torch.tensor([[[1.5]]]), line, radius=2, k=3)
     (tensor([[[1, 0, 0]]]), tensor([[[ True,  True, False]]]))
     """
-    index, square, kept = nearest(queries, points, k, mask)
-    kept = kept & (square <= radius**2)
-    return torch.where(kept, index, 0), kept
+    ((index, kept),) = within_each(queries, points, [(radius, k)], mask)
+    return index, kept
+
+
+def within_each(
+    queries: Tensor,
+    points: Tensor,
+    balls: Sequence[tuple[float, int]],
+    mask: Tensor | None = None,
+) -> list[tuple[Tensor, Tensor]]:
+    """`within` for each of several (radius, k), at the price of the largest k.
+
+    >>> line = torch.tensor([[[0.0], [1.0], [5.0]]])
+    >>> small, large = within_each(torch.tensor([[[1.5]]]), line, [(1, 2), (4, 3)])
+    >>> small
+    (tensor([[[1, 0]]]), tensor([[[ True, False]]]))
+    >>> large
+    (tensor([[[1, 0, 2]]]), tensor([[[True, True, True]]]))
+    """
+    with torch.no_grad():
+        index, square, kept = nearest(queries, points, max(k for _, k in balls), mask)
+    found = []
+    for radius, k in balls:
+        inside = (kept & (square <= radius**2))[:, :, :k]
+        found.append((torch.where(inside, index[:, :, :k], 0), inside))
+    return found
 
 
 def interpolate(

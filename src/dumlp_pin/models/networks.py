@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dumlp_pin._layout import Sets, open_sets
 from dumlp_pin.blocks import AggregationBlock, BroadcastBlock
+from dumlp_pin.kernels.fuse import Fusible
 from dumlp_pin.models.classifier import Classifier, Widths
 from dumlp_pin.models.convnet import ConvNet
 from dumlp_pin.models.segmenter import Segmenter
@@ -129,7 +130,7 @@ class PinSegmenter(Segmenter):
         return x
 
 
-class AnomalyDetector(nn.Module):
+class AnomalyDetector(Fusible):
     """Which element does not belong: every element is scored beside the feature of its set.
 
     `extractor` makes the set feature from elements of `width` features; images become such elements
@@ -152,9 +153,11 @@ class AnomalyDetector(nn.Module):
 
     def reset_head(self) -> None:
         """A fresh scorer; the rest keeps its weights."""
+        like = next(self.parameters(), None)  # plain pooling has no weights
         broadcast = BroadcastBlock((self.width,), (self.num_features,), (self.width,) * 3)
         self.head = nn.ModuleDict({"broadcast": broadcast, "score": nn.Linear(self.width, 1)})
-        self.head.to(next(self.extractor.parameters()))
+        if like is not None:
+            self.head.to(like)
 
     def forward_elements(self, x: Sets, mask: Tensor | None = None) -> Sets:
         """The elements as vectors: (B, N, width), or a SetBatch."""

@@ -22,7 +22,7 @@ from dumlp_pin.functional import set_max
 from dumlp_pin.models.classifier import Classifier, Widths
 from dumlp_pin.models.dense import Dense
 from dumlp_pin.models.groups import pool_groups, sample
-from dumlp_pin.models.neighbours import as_padded, gather, interpolate, within
+from dumlp_pin.models.neighbours import as_padded, gather, interpolate, within_each
 from dumlp_pin.models.registry import register_model
 from dumlp_pin.models.segmenter import Segmenter
 
@@ -75,9 +75,10 @@ class SetAbstraction(nn.Module):
         places, features, mask = cloud
         index, chosen = sample(places, self.centres, mask)
         centres = gather(places, index)
+        balls = [(scale.radius, scale.neighbours) for scale in self.scales]
+        found = within_each(centres, places, balls, mask)
         of_scales = []
-        for scale, mlp in zip(self.scales, self.mlps, strict=True):
-            near, inside = within(centres, places, scale.radius, scale.neighbours, mask)
+        for (near, inside), mlp in zip(found, self.mlps, strict=True):
             offsets = gather(places, near) - centres[:, :, None]
             members = torch.cat((gather(features, near), offsets), -1)
             kept = inside if chosen is None else inside & chosen[:, :, None]

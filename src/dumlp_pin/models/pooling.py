@@ -73,7 +73,8 @@ def pooling_celeba(
     pooling: str, element: Widths, after: Widths, overrides: dict[str, Any]
 ) -> AnomalyDetector:
     """`dumlp_pin_celeba` with pooling where that has an aggregation; nothing else differs."""
-    return dumlp_pin_celeba(**{"extractor": PoolingBlock(pooling, element, after)} | overrides)
+    settings: dict[str, Any] = {"extractor": PoolingBlock(pooling, element, after)}
+    return dumlp_pin_celeba(**settings | overrides)
 
 
 @register_model

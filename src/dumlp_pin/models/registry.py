@@ -42,6 +42,15 @@ def create_model(name: str, **overrides: Any) -> Any:
     return model
 
 
+def describe_model(name: str) -> str:
+    """What a registered model is for, in a line.
+
+    >>> describe_model("dumlp_pin_modelnet40")
+    'Point clouds with normals, 40 classes of objects.'
+    """
+    return (_BUILDERS[name].__doc__ or "").partition("\n")[0]
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """The names that match a shell pattern, in alphabetical order.
 

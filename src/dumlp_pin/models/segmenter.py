@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from dumlp_pin._layout import Sets, open_sets
+from dumlp_pin.kernels.fuse import Fusible
 
 
-class Segmenter(nn.Module):
+class Segmenter(Fusible):
     """One class an element. A subclass says how features come about, in `forward_features`.
 
     With `num_categories` the category of each set is given, as what kind of object it is.

@@ -197,4 +197,5 @@ def set_transformer_modelnet40(**overrides: Any) -> SetTransformerClassifier:
 @register_model
 def set_transformer_celeba(heads: int = 4, **overrides: Any) -> AnomalyDetector:
     """The odd face out by pooling by attention; the paper does not say with how many heads."""
-    return dumlp_pin_celeba(**{"extractor": PMA(256, heads)} | overrides)
+    settings: dict[str, Any] = {"extractor": PMA(256, heads)}
+    return dumlp_pin_celeba(**settings | overrides)
