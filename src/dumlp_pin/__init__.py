@@ -3,6 +3,7 @@
 from typing import Any
 
 from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
+from dumlp_pin.kernels.choose import explain
 from dumlp_pin.models import create_model, list_models, load_official
 from dumlp_pin.sets import SetBatch
 
@@ -17,13 +18,19 @@ __all__ = [
     "SetClassifier",
     "SetRegressor",
     "create_model",
+    "explain",
     "list_models",
     "load_official",
+    "load_pretrained",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators are imported when they are asked for: scikit-learn is optional."""
+    """Imported when asked for: scikit-learn is optional, and trained models know of training."""
+    if name == "load_pretrained":
+        from dumlp_pin.pretrained import load_pretrained
+
+        return load_pretrained
     if name in ("SetAnomalyDetector", "SetClassifier", "SetRegressor"):
         from dumlp_pin._errors import need
 

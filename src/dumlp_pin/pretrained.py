@@ -36,7 +36,12 @@ class Pretrained:
     folder: Path
     recipe: Recipe
     class_names: tuple[str, ...]
-    result: dict[str, Any]  # all that the run wrote
+    result: dict[str, Any]  # all that the run wrote, and for weights that ship their card
+
+    @property
+    def card(self) -> dict[str, Any] | None:
+        """What `dumlp_pin.cards.Card` holds, of weights that ship."""
+        return self.result.get("card")
 
     @property
     def task(self) -> Task:
@@ -44,23 +49,31 @@ class Pretrained:
 
     def model(self) -> Any:
         """The network with its weights, ready to evaluate."""
-        path = self.folder / "model.safetensors"
-        model = create_model(self.recipe.model.name, **self.recipe.model.overrides)
-        try:
-            # Weights may be kept in half precision; they are copied into those of the model.
-            model.load_state_dict(load_file(path))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"no weights at {path}: has the run ended?") from None
-        except (SafetensorError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"{path} does not hold weights of {self.recipe.model.name}: {reason}"
-            ) from error
-        return model.eval()
+        recipe = self.recipe.model
+        return load_weights(
+            create_model(recipe.name, **recipe.overrides), self.folder / "model.safetensors"
+        )
+
+
+def load_weights(model: Any, path: Path) -> Any:
+    """The model of the registry with the weights of a file, ready to evaluate."""
+    try:
+        # Weights may be kept in half precision; they are copied into those of the model.
+        model.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no weights at {path}: has the run ended?") from None
+    except (SafetensorError, RuntimeError) as error:
+        name, _ = model.created_as
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} does not hold weights of {name}: {reason}") from error
+    return model.eval()
 
 
 def find_pretrained(name: str | Path) -> Pretrained:
-    """By the name of a model, with or without `dumlp_pin_`, or by the folder of a run."""
+    """By the name of a model, with or without `dumlp_pin_`, or by the folder of a run.
+
+    A name may have a tag after a dot, for weights that came about in another way.
+    """
     folder = _folder(name)
     path = folder / "result.json"
     try:
@@ -84,7 +97,7 @@ def load_pretrained(name: str | Path) -> Any:
 def list_pretrained() -> list[str]:
     """The names of the trained models that ship with the package."""
     return sorted(
-        folder.name for folder in _shipped().iterdir() if (folder / "result.json").is_file()
+        folder.name for folder in shipped_folder().iterdir() if (folder / "result.json").is_file()
     )
 
 
@@ -94,13 +107,14 @@ def _folder(name: str | Path) -> Path:
         return folder
     for shipped in (str(name), f"{PREFIX}{name}"):
         if shipped in list_pretrained():
-            return _shipped() / shipped
+            return shipped_folder() / shipped
     if folder.is_dir():
         raise FileNotFoundError(f"{folder} holds no result.json, which a training run leaves")
     near = nearest(str(name), list_pretrained())
     raise KeyError(f"no trained model and no folder of a run is called {str(name)!r}{near}")
 
 
-def _shipped() -> Path:
+def shipped_folder() -> Path:
+    """Where the trained models are that ship with the package, a folder each."""
     # The package is always unpacked: weights are mapped into memory.
     return Path(str(files("dumlp_pin"))) / "weights"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
@@ -13,20 +12,6 @@ from dumlp_pin.figures import draw_confusion, draw_curves
 from dumlp_pin.figures.run import draw_run
 from dumlp_pin.training.trainer import train
 from tests.training.runs import quick
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved, so that what is in them can be asked."""
-    figures: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *args: object, **kwargs: object) -> None:
-        figures.append(figure)
-        save(figure, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return figures
 
 
 def test_curves_show_each_epoch_of_each_run(tmp_path: Path, drawn: list[Figure]) -> None:

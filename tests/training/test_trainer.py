@@ -220,7 +220,10 @@ def test_the_last_step_spoils_the_weights(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError, match=message) as caught:
         train(recipe, 0, tmp_path)
     assert "checkpoint" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    (left,) = tmp_path.iterdir()
+    failure = json.loads(left.read_text())
+    assert left.name == "failed.json"  # it counts among the seeds too
+    assert (failure["seed"], failure["epoch"], failure["error"]) == (0, 1, str(caught.value))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

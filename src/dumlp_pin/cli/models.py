@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,21 +12,42 @@ from tyro.conf import Positional, arg
 
 from dumlp_pin.cli.app import app
 
+NOT_COUNTED = """
+For one set as large as in the paper. Multiply-adds are those of matrix products and convolutions,
+by PyTorch's counter. It does not see the distances between points that sampling and the search for
+neighbours take, which stand beside it; nor sorting, activations, norms and sums.
+"""
+
 
 @app.command
 def models(pattern: Annotated[Positional[str], arg(metavar="PATTERN")] = "*") -> None:
-    """List the models.
+    """List the models: parameters and work for one set, beside what the paper prints.
 
     Args:
         pattern: A shell pattern, such as '*modelnet40'.
     """
-    from dumlp_pin.models import count_parameters, create_model, list_models
+    from dumlp_pin.models import list_models
+    from dumlp_pin.training.sizes import size_of
 
-    table = Table("name", "task", "parameters", box=None)
+    table = Table("\nname", "\ntask", box=None)
+    for header in ("\nparameters", "\npaper", "multiply-\nadds, M", "\npaper", "dis-\ntances, M"):
+        table.add_column(header, justify="right", no_wrap=True)
     for name in list_models(pattern):
-        model = create_model(name)
-        table.add_row(name, model.task, f"{count_parameters(model):,}")
-    Console().print(table)
+        size = size_of(name)
+        parameters, printed = f"{size.parameters:,}", size.printed_parameters or ""
+        if size.part:
+            parameters += f", {size.part} {size.of_part:,}"
+            printed = f"{size.part} {printed}"
+        macs = distances = ""
+        if size.work is not None:
+            macs = f"{size.work.macs / 1e6:,.1f}"
+            distances = f"{size.work.distances / 1e6:.1f}" if size.work.distances else ""
+        printed_macs = "" if size.printed_macs is None else f"{size.printed_macs:,.0f}"
+        table.add_row(name, size.task, parameters, printed, macs, printed_macs, distances)
+    # A file or a pipe has no width to keep to.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    console.print(NOT_COUNTED, highlight=False)
 
 
 @app.command

@@ -129,21 +129,24 @@ def reproduce(
     run: bool = False,
     seeds: int = 5,
     device: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Print a table of the paper beside the results of runs here.
 
     Args:
-        table: table1 to table9 or figure4, or a topic such as complexity.
+        table: table1 to table9, figure4 or grid, or a topic: complexity, which is table5, measures
+            how fast the models are on this machine.
         results: The folder below which results are looked for.
         run: Train what is missing first, each run in a folder of its own below the results.
         seeds: How many seeds a row is trained with.
-        device: Where to train, such as cpu or cuda:1; a GPU where there is one.
+        device: Where to compute, such as cpu or cuda:1; a GPU where there is one.
+        out: A .json file for the numbers of complexity.
     """
     from dumlp_pin.training.reproduce import reproduce as print_table
 
     # A file or a pipe has no width to keep to.
     console = Console(width=None if sys.stdout.isatty() else 160)
     try:
-        print_table(table, results, console, run=run, seeds=seeds, device=device)
+        print_table(table, results, console, run=run, seeds=seeds, device=device, out=out)
     except KeyboardInterrupt:
         fail(f"stopped; the same command goes on: {results} has the last epoch", 130)

@@ -74,7 +74,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     if chosen.type != "cuda":
         return chosen
     if not has_cuda:
-        raise ValueError(f"device {device} was asked for, but PyTorch sees no GPU here")
+        raise ValueError(f"device {device} was asked for, but PyTorch sees no GPU here: use cpu")
     if chosen.index is None:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(chosen)

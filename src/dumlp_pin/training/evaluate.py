@@ -16,6 +16,9 @@ def evaluate(
 ) -> dict[str, float]:
     """The metrics on the sets that the model's recipe scores, or on those of another data set."""
     recipe = found.recipe
+    if found.card:
+        # What ships must come to the same digits on any machine: TF32 and bfloat16 do not.
+        recipe = replace(recipe, precision="fp32")
     if data is not None:
         recipe = replace(recipe, data=replace(recipe.data, name=data))
     task = load_task(recipe, torch.device(device))

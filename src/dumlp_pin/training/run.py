@@ -23,6 +23,8 @@ from dumlp_pin.training.scoring import score
 from dumlp_pin.training.steps import Steps
 from dumlp_pin.training.tasks import Task
 
+FAILED = "failed.json"
+
 
 class DivergenceError(FloatingPointError):
     """The loss is not a number any more."""
@@ -149,7 +151,20 @@ class Run:
             metadata = {"model": recipe.model.name}
             save_tensors(self.out / "model.safetensors", self.scored.state_dict(), metadata)
             write_json(self.result_file, result)
+            (self.out / FAILED).unlink(missing_ok=True)
         return result
+
+    def give_up(self, error: DivergenceError) -> None:
+        """Leave word of a run that diverged: it counts among the seeds of its recipe too."""
+        if self.processes.rank == 0:
+            failure = {
+                "recipe": self.recipe.to_dict(),
+                "seed": self.seed,
+                "epoch": self.epochs_done + 1,
+                "error": str(error),
+                **environment(self.processes.device),
+            }
+            write_json(self.out / FAILED, plain(failure))
 
 
 def make_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> torch.optim.Optimizer:

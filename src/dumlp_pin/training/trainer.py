@@ -103,6 +103,7 @@ def _train_together(
                     rows.append(run.end())
                 except DivergenceError as error:
                     diverged[run] = error
+                    run.give_up(error)
                     continue
                 if run in boards:
                     boards[run].epoch(epoch + 1, rows[-1])
