@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types unit test-data test-gpu format clean
+.PHONY: demo test lint types unit test-data test-gpu test-doors format clean
 
 demo: $(VENV)/.demo  ## train on the digits that ship with the package, print and draw the result
 	$(BIN)/dumlp-pin demo
@@ -19,13 +19,16 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 unit: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not data and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not data and not gpu and not doors"
 
 test-data: $(VENV)/.dev  ## needs the real data sets under $$DUMLP_PIN_DATA, see docs/data.md
 	$(BIN)/python -m pytest -m data
 
 test-gpu: $(VENV)/.dev  ## needs a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+test-doors: $(VENV)/.dev  ## installs the wheel seven times, each with one extra; it takes long
+	$(BIN)/python -m pytest -m doors tests/doors
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -31,6 +31,10 @@ def write_predictions(
 
 
 def _write(file: TextIO, names: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    lines = iter(lines)
+    first = next(lines, None)  # before the names: what cannot be answered leaves none behind
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows(lines)
+    if first is not None:
+        writer.writerow(first)
+        writer.writerows(lines)

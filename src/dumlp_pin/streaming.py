@@ -14,6 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dumlp_pin._parts import Sums
+from dumlp_pin.kernels import cpu
+from dumlp_pin.kernels.choose import choose
 
 if TYPE_CHECKING:
     from dumlp_pin.blocks import AggregationBlock
@@ -156,8 +158,11 @@ class AggregationState:
     @torch.no_grad()
     def _sums_of(self, rows: Tensor) -> Sums:
         self._expect_eval()
-        factors = [branch(rows[None]).double() for branch in self._block.branches]
-        return Sums.of(self._block.activations, factors)
+        if choose(self._block, rows[None]).name == "cpu":
+            factors = cpu.factors(self._block, rows)
+        else:
+            factors = [branch(rows) for branch in self._block.branches]
+        return Sums.of(self._block.activations, [factor[None].double() for factor in factors])
 
     @property
     def _like(self) -> Tensor:

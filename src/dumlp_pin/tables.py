@@ -193,21 +193,20 @@ def read_table(
     where that shall not be guessed. `memory` is how many bytes may be used; without it, what is
     free.
     """
-    if not _fits(path, memory):
-        raise ValueError(
-            f"{path} is too big for the memory of this machine: "
-            "take a part of its sets, or fewer columns"
-        )
     with _one_line(path):
         dataset = _dataset(path, types)
         for name in columns or ():
             check_column(name, dataset.schema.names)
+        if not _fits(path, columns, memory):
+            raise ValueError(
+                f"{path} is too big for the memory of this machine: "
+                "take a part of its sets, or fewer columns with --features"
+            )
         if _format(path) != "csv":
             return dataset.to_table(columns)
         # Unlike a dataset, this guesses what a column holds from all of its rows.
         csv = need("pyarrow.csv", "tables")
-        table = csv.read_csv(path, convert_options=_conversion(types))
-        return table if columns is None else table.select(columns)
+        return csv.read_csv(path, convert_options=_conversion(types, columns))
 
 
 def whole_sets(
@@ -219,7 +218,7 @@ def whole_sets(
     rows of a set must stand together, which is checked.
     """
     columns = list(types)
-    if _fits(path, memory):
+    if _fits(path, columns, memory):
         yield read_table(path, columns, types, memory)
         return
     pa = need("pyarrow", "tables")
@@ -274,11 +273,11 @@ def _dataset(path: Path, types: Mapping[str, Kind] | None = None) -> Any:
     return ds.dataset(path, format=kind)
 
 
-def _conversion(types: Mapping[str, Kind] | None) -> Any:
+def _conversion(types: Mapping[str, Kind] | None, columns: Sequence[str] | None = None) -> Any:
     pa, csv = need("pyarrow", "tables"), need("pyarrow.csv", "tables")
     arrow = {"number": pa.float64(), "word": pa.string(), "flag": pa.bool_()}
     known = {name: arrow[kind] for name, kind in (types or {}).items()}
-    return csv.ConvertOptions(column_types=known, strings_can_be_null=True)
+    return csv.ConvertOptions(column_types=known, include_columns=columns, strings_can_be_null=True)
 
 
 @contextmanager
@@ -290,18 +289,20 @@ def _one_line(path: Path) -> Iterator[None]:
     except (FileNotFoundError, PermissionError):
         raise
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        # A dataset says first that it could not be made, then why.
+        reason = str(error).splitlines()[0].rpartition(" file?: ")[2]
         raise ValueError(f"{path} cannot be read as {_format(path)}: {reason}") from error
 
 
-def _fits(path: Path, memory: int | None) -> bool:
-    """Whether a table and the features made of it are no larger than `memory`, or what is free."""
-    size = path.stat().st_size if _format(path) else 0
-    if _format(path) != "csv":  # what is compressed there says how many rows it has
-        with _one_line(path):
-            dataset = _dataset(path)
-            size = max(size, 8 * dataset.count_rows() * len(dataset.schema))
-    return COPIES * size <= (_free_memory() if memory is None else memory)
+def _fits(path: Path, columns: Sequence[str] | None, memory: int | None) -> bool:
+    """Whether columns and the features made of them fit into `memory`, or into what is free."""
+    with _one_line(path):
+        dataset = _dataset(path)
+        size, names = path.stat().st_size, dataset.schema.names
+        if _format(path) != "csv":  # what is compressed there says how many rows it has
+            size = max(size, 8 * dataset.count_rows() * len(names))
+    share = 1 if columns is None else len(columns) / max(1, len(names))
+    return COPIES * share * size <= (_free_memory() if memory is None else memory)
 
 
 def _free_memory() -> float:

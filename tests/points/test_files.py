@@ -113,6 +113,7 @@ def test_errors_name_the_file_and_what_is_wrong(tmp_path: Path) -> None:
     fails("a.ply", "plain", "is no PLY file")
     fails("a.ply", "ply\nformat ascii 1.0\nelement vertex\n", "broken PLY header at b'element")
     fails("a.pcd", "FIELDS x y z\n", "is no PCD file, its header has no DATA")
+    fails("a.pcd", "#\n" * 40_000 + "DATA ascii\n", "is no PCD file, its header has no DATA")
     fails("a.npz", b"PK", "broken .npz file")
     fails("a.parquet", b"PAR1", "broken .parquet file")
     fails("a.las", b"LASF", "is no LAS file|broken .las file")

@@ -34,6 +34,7 @@ def export_onnx(model: nn.Module, path: str | Path, **about: Any) -> float:
 
     `about` is what `to_onnx` takes to describe the model.
     """
+    need("onnxruntime", "onnx")  # said before the work that it is to check
     model = plain_copy(model)
     content = to_onnx(model, **about).SerializeToString(deterministic=True)
     difference = check_agreement(model, onnx_runner(content), "ONNX Runtime")

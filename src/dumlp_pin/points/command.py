@@ -42,7 +42,11 @@ def predict_command(
         for shape, logits in answers:
             print(f"{shape.path}: {_most_likely(found.class_names, logits.softmax(0))}", flush=True)
             if shape.normals == "estimated":
-                notes.print(f"{shape.path}: it has no normals; they are estimated", highlight=False)
+                notes.print(
+                    f"{shape.path}: it has no normals; they are estimated",
+                    highlight=False,
+                    soft_wrap=True,
+                )
         return
     names = ["file", "class", *(f"probability of {name}" for name in found.class_names)]
     write_predictions(

@@ -65,6 +65,8 @@ def read_points(path: str | Path, count: int | None = None, seed: int = 0) -> np
         )
     if count is not None and count < 1:
         raise ValueError(f"count is {count}, expected at least 1")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     random = np.random.default_rng(seed)
     try:
         content = READERS[suffix](path)
@@ -79,7 +81,7 @@ def read_points(path: str | Path, count: int | None = None, seed: int = 0) -> np
         raise
     except BROKEN as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the file is not there, or may not be read
+            raise  # the file may not be read
         raise DataError(f"{path}: broken {suffix} file: {reason(error)}") from error
     if not len(points):
         raise DataError(f"{path}: holds no points")

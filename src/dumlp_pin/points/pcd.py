@@ -12,7 +12,6 @@ import numpy as np
 
 from dumlp_pin.data.checks import DataError
 from dumlp_pin.points.columns import (
-    LONGEST_LINE,
     Chunks,
     Field,
     find_columns,
@@ -21,6 +20,7 @@ from dumlp_pin.points.columns import (
     text_lines,
 )
 
+LONGEST_HEADER = 2**16  # bytes; a file with a longer one is something else
 LARGEST_COMPRESSED = 2**30  # bytes when unpacked, in memory
 
 
@@ -52,10 +52,10 @@ def read_pcd(path: Path) -> Chunks:
 def _read_header(file: BinaryIO, path: Path) -> _Header:
     entries: dict[str, list[str]] = {}
     while "DATA" not in entries:
-        line = file.readline(LONGEST_LINE)
+        line = file.readline(LONGEST_HEADER)
         key, *words = line.decode("ascii", "replace").partition("#")[0].split() or [""]
         entries[key.upper()] = words
-        if not line:
+        if not line or file.tell() >= LONGEST_HEADER:
             raise DataError(f"{path}: is no PCD file, its header has no DATA")
     try:
         names, sizes, types = entries["FIELDS"], entries["SIZE"], entries["TYPE"]
