@@ -50,7 +50,7 @@ def card_text(name: str, result: Mapping[str, Any], card: Card) -> str:
         "recipe": f"`{recipe['name']}`, whole in [result.json](result.json)",
         "seed": f"{result['seed']}{_among(card)}",
         "trained": f"{result['seconds']:,.0f} s on {result['device']}, "
-        f"PyTorch {result['torch']}, commit {result['commit']}",
+        f"PyTorch {result['torch']}" + (f", commit {result['commit']}" if result["commit"] else ""),
     }
     limits = [
         LIMITS[data.name],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dumlp_pin._errors import nearest
-from dumlp_pin.training.differences import difference, first, order
+from dumlp_pin.training.differences import Scores, difference, first, order
 from dumlp_pin.training.paper import TABLES, Row, Table
 from dumlp_pin.training.recipe import Recipe, shipped_recipes
 from dumlp_pin.training.reproduce import (
@@ -47,9 +47,10 @@ every epoch included, and where several seeds shared a GPU it is the time that a
 together.
 
 A difference is that of *best on test* from the paper. The noise is two standard errors of it, from
-the spread of both where both are known, and half of the last digit that the paper prints. Two rows
-differ by more than noise if their means do by more than two standard errors; their order is judged
-by *best on test*, as the paper's is, and which row is first by the last epoch.
+the spread of both where both are known, and half of the last digit that the paper prints. The spread
+of a row is that of its seeds or, where that is larger or there is one seed, that of all rows of the
+table together. Two rows differ by more than noise if their means do by more than two standard errors;
+their order is judged by *best on test*, as the paper's is, and which row is first by the last epoch.
 """
 SCANNET = """\
 ScanNet needs a signed agreement, so nothing was run on it here; whoever has the data fills a row by
@@ -161,25 +162,24 @@ def _scores(table: Table, evidence: Evidence) -> Iterator[str]:
             ]
         rows.append((*_paper(table, row), *cells))
     yield from _markdown((*PAPER, *OURS), rows)
-    for row in table.rows:
-        if sentences := _sentences(table, row, ours[row.label], evidence):
-            yield f"- **{row.label}**: {' '.join(sentences)}"
     last = {label: scores_of(table, [run.last for run in runs]) for label, runs in ours.items()}
     best = {
         label: scores_of(table, [run.best_on_test for run in runs]) for label, runs in ours.items()
     }
+    for row in table.rows:
+        if sentences := _sentences(table, row, best, evidence):
+            yield f"- **{row.label}**: {' '.join(sentences)}"
     texts = first(table, last), order(table, best)
     if any(texts):
         yield "\n" + " ".join(text for text in texts if text)
     yield ""
 
 
-def _sentences(table: Table, row: Row, runs: Sequence[Run], evidence: Evidence) -> list[str]:
+def _sentences(table: Table, row: Row, best: Scores, evidence: Evidence) -> list[str]:
     failures = evidence.failures_of(row.load())
-    if not runs:
+    if not best[row.label]:
         why = "No run came to its end;" if failures else "Not run;"
         return [*failures, f"{why} `{train_command(row, evidence.folder)}`"]
-    best = scores_of(table, [run.best_on_test for run in runs])
     remark = evidence.remarks.get(table.name, {}).get(row.label)
     return [text for text in (difference(table, row, best), *failures, remark) if text]
 
