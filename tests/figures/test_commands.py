@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +12,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from dumlp_pin import create_model
-from dumlp_pin._files import save_tensors
 from dumlp_pin.data import FaceSets, PartShapes, shapenetpart, store
 from dumlp_pin.training.paper import get_table
-from dumlp_pin.training.recipe import load_recipe
-from dumlp_pin.training.results import plain, write_json
+from dumlp_pin.training.results import write_json
 from tests.commands import Run
+from tests.training.runs import untrained_run
 
 
 def looks_drawn(path: Path) -> bool:
@@ -38,16 +36,6 @@ def test_a_shipped_model_is_drawn(name: str, options: tuple, tmp_path: Path, run
         found = re.search(r"([\d.]+) % of the five nearest", words)
         assert found
         assert 80 < float(found[1]) <= 100
-
-
-def fresh_run(folder: Path, recipe_name: str, class_names: tuple[str, ...]) -> Path:
-    """What a run leaves, with weights nobody trained."""
-    recipe = load_recipe(recipe_name)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    save_tensors(folder / "model.safetensors", model.state_dict(), {})
-    result: dict[str, Any] = {"recipe": recipe.to_dict(), "class_names": class_names}
-    write_json(folder / "result.json", plain(result))
-    return folder
 
 
 @pytest.fixture
@@ -71,7 +59,7 @@ def test_parts_of_each_category_are_drawn(tmp_path: Path, drawn: list[Figure], r
             part_offsets=offsets,
         )
         store.write(record, "test")
-    folder = fresh_run(tmp_path / "run", "shapenetpart_s", shapenetpart.CATEGORIES)
+    folder = untrained_run(tmp_path / "run", "shapenetpart_s", shapenetpart.CATEGORIES)
     run("figure", "parts", folder, "--out", tmp_path / "parts.png", "--device", "cpu")
     texts = [text.get_text() for text in drawn[0].texts]
     assert [text.partition(",")[0] for text in texts[:2]] == ["airplane", "chair"]
@@ -93,7 +81,7 @@ def test_anomalies_are_drawn_with_a_word_on_privacy(
             attributes=torch.tensor([[0, 1], [1, 0]]),
         )
         store.write(record, "test")
-    folder = fresh_run(tmp_path / "run", "celeba", ("Young", "Wearing_Hat"))
+    folder = untrained_run(tmp_path / "run", "celeba", ("Young", "Wearing_Hat"))
     command = ("figure", "anomalies", folder, "--out", tmp_path / "a.png", "--device", "cpu")
     assert run(*command).output.endswith("do not publish it\n")
     titles = {text.get_text() for text in drawn[0].texts}
@@ -156,6 +144,18 @@ def test_costs_are_those_of_the_systems_that_ran(
         place = np.asarray(axes.lines[0].get_xydata())
         np.testing.assert_allclose(place, [[cost, 90.1]], rtol=2e-3)
         assert [text.get_text() for text in axes.texts] == ["DuMLP-Pin"]
+
+
+def test_a_system_that_was_trained_for_less_says_so(
+    tmp_path: Path, drawn: list[Figure], run: Run
+) -> None:
+    write_runs(tmp_path, "table3", count=1, seeds_at_once=1)
+    for path in tmp_path.rglob("result.json"):
+        result = json.loads(path.read_text())
+        result["recipe"]["epochs"] = 60
+        write_json(path, result)
+    run("figure", "costs", tmp_path, "--out", tmp_path / "c.png")
+    assert [text.get_text() for text in drawn[0].axes[0].texts] == ["DuMLP-Pin, 60 epochs"]
 
 
 def test_broadcasts_are_a_curve_beside_the_papers(

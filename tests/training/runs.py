@@ -16,8 +16,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dumlp_pin import create_model
+from dumlp_pin._files import save_tensors
 from dumlp_pin.training.recipe import Recipe, load_recipe
-from dumlp_pin.training.results import Row
+from dumlp_pin.training.results import Row, plain, write_json
 from dumlp_pin.training.watch import Watch
 
 ROOT = Path(__file__).parents[2]
@@ -82,3 +84,14 @@ def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _timeless(item) for key, item in value.items() if key not in TIMES}
     return value
+
+
+def untrained_run(folder: Path, recipe_name: str, class_names: Sequence[str]) -> Path:
+    """What a run of a shipped recipe leaves for others to load, with weights nobody trained."""
+    recipe = load_recipe(recipe_name)
+    torch.manual_seed(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    save_tensors(folder / "model.safetensors", model.state_dict(), {})
+    result = {"recipe": recipe.to_dict(), "class_names": class_names, "scored_on": "test"}
+    write_json(folder / "result.json", plain(result))
+    return folder

@@ -13,7 +13,6 @@ from dumlp_pin.training.report import write_report
 from dumlp_pin.training.results import write_json
 from tests.commands import Run
 
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -95,7 +94,7 @@ def test_a_row_without_a_run_says_so_with_its_command(page: str) -> None:
 
 
 def test_every_table_is_there_and_scannet_is_empty_with_its_way(page: str) -> None:
-    assert page.count("\n## ") == len(TABLES) + 1
+    assert page.count("\n## ") == len(TABLES) + 2  # what is beyond the paper, and weights
     lines = section(page, "Table 9")
     line(lines, "Not run; all rows: `dumlp-pin reproduce table9 --results ")
     assert "python -m pytest tests/training/test_scannet.py" in lines
@@ -148,6 +147,25 @@ def test_tables_of_robustness_join_the_page(tmp_path: Path) -> None:
     lines = section(write_report(tmp_path), "Robustness on modelnet40")
     assert "|  |  | `ours` | `theirs` |" in lines
     assert "| jittered | sigma 0.01 | 50.00 | 25.00 |" in lines
+
+
+def test_speeds_stand_beside_the_counts_once_they_are_measured(page: str, tmp_path: Path) -> None:
+    lines = section(page, "Table 5")
+    assert line(lines, "| DuMLP-Pin |") == "| DuMLP-Pin | 0.29 M | 291,112 | 19 | 18.5 |"
+    assert line(lines, "No speed").startswith("No speed was measured; `dumlp-pin reproduce table5")
+    row = {"label": "PCT", "sets_per_second": 5000.4, "sets_at_once": 256, "one_set_seconds": 0.004}
+    write_json(tmp_path / "complexity.json", {"device": "NVIDIA H200", "rows": [row]})
+    lines = section(write_report(tmp_path), "Table 5")
+    assert line(lines, "| PCT |").endswith(" | 2,219.6 | 5,000 | 256 | 4.00 |")
+    assert "Speeds are those of evaluation on NVIDIA H200." in lines
+
+
+def test_weights_that_ship_are_listed_with_their_cards(page: str) -> None:
+    lines = section(page, "Weights that ship")
+    card = "../src/dumlp_pin/weights/dumlp_pin_digits/README.md"
+    assert line(lines, "| [`dumlp_pin_digits`]") == (
+        f"| [`dumlp_pin_digits`]({card}) | digits | 24,234 | overall accuracy | 94.60 |"
+    )
 
 
 def test_the_page_in_the_documentation_is_made_from_the_results(

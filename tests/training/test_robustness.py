@@ -8,30 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dumlp_pin import create_model
-from dumlp_pin._files import save_tensors
 from dumlp_pin.data import PartShapes, shapenetpart, store
-from dumlp_pin.training.recipe import load_recipe
-from dumlp_pin.training.results import plain, write_json
 from dumlp_pin.training.robustness import robustness
 from tests.commands import Run
+
+from .runs import untrained_run
 
 CPU = torch.device("cpu")
 
 
-def fresh_run(folder: Path, recipe_name: str, class_names: tuple[str, ...]) -> str:
-    """What a run leaves, with weights nobody trained."""
-    recipe = load_recipe(recipe_name)
-    torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    save_tensors(folder / "model.safetensors", model.state_dict(), {})
-    result = {"recipe": recipe.to_dict(), "class_names": class_names, "scored_on": "test"}
-    write_json(folder / "result.json", plain(result))
-    return str(folder)
-
-
 def test_models_stand_side_by_side_and_the_table_is_written(tmp_path: Path, run: Run) -> None:
-    rival = fresh_run(tmp_path / "rival", "digits_meanpool", tuple("0123456789"))
+    rival = str(untrained_run(tmp_path / "rival", "digits_meanpool", "0123456789"))
     out = tmp_path / "robustness.json"
     lines = run("robustness", "digits", rival, "--out", out, "--device", "cpu").lines
     assert lines[0] == "digits, overall_accuracy, %"
@@ -65,7 +52,7 @@ def test_parts_are_asked_of_the_elements_that_have_labels(
             part_offsets=offsets,
         )
         store.write(record, "test")
-    name = fresh_run(tmp_path / "run", "shapenetpart_s", shapenetpart.CATEGORIES)
+    name = str(untrained_run(tmp_path / "run", "shapenetpart_s", shapenetpart.CATEGORIES))
     table = robustness([name], CPU)
     assert table["metric"] == "instance_miou"
     assert all(0 <= row["scores"][name] <= 1 for row in table["rows"])
@@ -73,7 +60,7 @@ def test_parts_are_asked_of_the_elements_that_have_labels(
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, run: Run) -> None:
-    faces = fresh_run(tmp_path / "faces", "celeba", ("Young",))
+    faces = str(untrained_run(tmp_path / "faces", "celeba", ["Young"]))
     errors = run("robustness", "digits", faces, fails=True).errors
     assert errors == (
         "dumlp-pin: models to compare are of one data set: dumlp_pin_digits is of digits, "

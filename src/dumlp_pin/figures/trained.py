@@ -136,6 +136,7 @@ def picture_anomalies(trained: Trained, out: Path, sets: int) -> None:
 
 def picture_attention(trained: Trained, out: Path, index: int) -> None:
     """The weights of one test set's elements in each column of the set softmax."""
+    trained.must_be("classification", "part-segmentation", "semantic-segmentation")
     count = trained.task.size("test")
     if not 0 <= index < count:
         raise ValueError(f"there are {count} test sets, 0 to {count - 1}; got --index {index}")

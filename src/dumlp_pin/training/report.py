@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dumlp_pin._errors import nearest
+from dumlp_pin.pretrained import find_pretrained, list_pretrained
 from dumlp_pin.training.differences import Scores, difference, first, order
 from dumlp_pin.training.paper import TABLES, Row, Table
 from dumlp_pin.training.recipe import Recipe, shipped_recipes
@@ -31,6 +32,7 @@ from dumlp_pin.training.results import find_results, mean_and_spread
 from dumlp_pin.training.run import FAILED
 
 REMARKS = "remarks.toml"  # beside the results; see docs/recipes.md
+COMPLEXITY = "complexity.json"  # beside the results, by `dumlp-pin reproduce table5 --out`
 ROBUSTNESS = "robustness"  # a folder beside the results, too
 ALL_ROWS = "all"  # the key of a remark on a table as a whole
 
@@ -47,10 +49,11 @@ every epoch included, and where several seeds shared a GPU it is the time that a
 together.
 
 A difference is that of *best on test* from the paper. The noise is two standard errors of it, from
-the spread of both where both are known, and half of the last digit that the paper prints. The spread
-of a row is that of its seeds or, where that is larger or there is one seed, that of all rows of the
-table together. Two rows differ by more than noise if their means do by more than two standard errors;
-their order is judged by *best on test*, as the paper's is, and which row is first by the last epoch.
+the spread of both where both are known, and half of the last digit that the paper prints. The
+spread of a row is that of its seeds or, where that is larger or there is one seed, that of all rows
+of the table together. Two rows differ by more than noise if their means do by more than two
+standard errors; their order is judged by *best on test*, as the paper's is, and which row is first
+by the last epoch.
 """
 SCANNET = """\
 ScanNet needs a signed agreement, so nothing was run on it here; whoever has the data fills a row by
@@ -99,7 +102,7 @@ def write_report(folder: Path) -> str:
     parts = [INTRODUCTION.format(command=command, folder=folder)]
     for table in TABLES.values():
         parts += [f"## {title_of(table)}\n", *_section(table, evidence)]
-    parts += [*_beyond(evidence), *_robustness(folder)]
+    parts += [*_beyond(evidence), *_robustness(folder), *_weights()]
     return "\n".join(parts)
 
 
@@ -135,7 +138,7 @@ def _check_remarks(evidence: Evidence, path: Path) -> None:
 def _section(table: Table, evidence: Evidence) -> Iterator[str]:
     remarks = evidence.remarks.get(table.name, {})
     if table.metric == "macs":
-        yield from _complexity(table)
+        yield from _complexity(table, evidence)
     else:
         yield from _scores(table, evidence)
     if table.name in NOTES:
@@ -189,9 +192,28 @@ def _costs(runs: Sequence[Run], evidence: Evidence) -> tuple[str, str, str]:
     return str(len(runs)), duration(seconds), evidence.hardware(runs)
 
 
-def _complexity(table: Table) -> Iterator[str]:
-    rows = [(*_paper(table, row), f"{macs_of(row) / 1e6:,.1f}") for row in table.rows]
-    yield from _markdown((*PAPER, "multiply-adds, counted"), rows)
+def _complexity(table: Table, evidence: Evidence) -> Iterator[str]:
+    """What is counted, and how fast the models were seen to answer, if somebody looked."""
+    path = evidence.folder / COMPLEXITY
+    measured = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+    speeds = {row["label"]: _speed(row) for row in measured["rows"]}
+    columns = (*PAPER, "multiply-adds, counted")
+    rows = [
+        (*_paper(table, row), f"{macs_of(row) / 1e6:,.1f}", *speeds.get(row.label, ()))
+        for row in table.rows
+    ]
+    if speeds:
+        columns = (*columns, "sets a second", "at once", "one set, ms")
+    yield from _markdown(columns, rows)
+    if speeds:
+        yield f"Speeds are those of evaluation on {measured['device']}.\n"
+    else:
+        yield f"No speed was measured; `dumlp-pin reproduce {table.name} --out {path}`\n"
+
+
+def _speed(row: Mapping[str, Any]) -> tuple[str, ...]:
+    rate, one = f"{row['sets_per_second']:,.0f}", f"{1000 * row['one_set_seconds']:,.2f}"
+    return rate, str(row["sets_at_once"]), one
 
 
 def _paper(table: Table, row: Row) -> tuple[str, str, str, str]:
@@ -249,6 +271,22 @@ def _robustness(folder: Path) -> Iterator[str]:
             for row in measured["rows"]
         ]
         yield from _markdown(("", "", *columns), rows)
+
+
+def _weights() -> Iterator[str]:
+    """The trained models of the package, each with its card."""
+    rows = []
+    for name in list_pretrained():
+        found = find_pretrained(name)
+        headline = found.result["headline"]
+        score = found.result["card"]["metrics"][headline]
+        link = f"[`{name}`](../src/dumlp_pin/weights/{name}/README.md)"
+        parameters = f"{found.result['parameters']:,}"
+        metric = headline.replace("_", " ")
+        rows.append((link, found.recipe.data.name, parameters, metric, f"{100 * score:.2f}"))
+    yield "## Weights that ship\n"
+    yield "Scores of the weights as they are in the package, measured once more; each has a card.\n"
+    yield from _markdown(("name", "data", "parameters", "score", "%"), rows)
 
 
 def _changes(recipe: Recipe) -> str:

@@ -36,7 +36,31 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     with written_whole(path) as draft:
-        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(json_text(content) + "\n", encoding="utf-8")
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """JSON with a line an entry, and each list of numbers or words on one line.
+
+    >>> print(json_text({"seed": 0, "confusion": [[3, 1], [0, 4]]}))
+    {
+      "seed": 0,
+      "confusion": [
+        [3, 1],
+        [0, 4]
+      ]
+    }
+    """
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value:
+        entries = [f"{json.dumps(key)}: {json_text(each, inner)}" for key, each in value.items()]
+        left, right = "{}"
+    elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        entries = [json_text(each, inner) for each in value]
+        left, right = "[]"
+    else:
+        return json.dumps(value)
+    return f"{left}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{right}"
 
 
 def write_history(folder: Path, history: Sequence[Row]) -> None:
