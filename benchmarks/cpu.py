@@ -105,6 +105,8 @@ def ways_of(model: Any) -> dict[str, Callable[[Tensor], Any]]:
     runtime = need("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    # Its threads would spin on while other ways have their turn.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     content = to_onnx(model).SerializeToString()
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     compiled = torch.compile(defined, dynamic=False)

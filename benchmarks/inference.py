@@ -21,9 +21,8 @@ import torch
 import tyro
 from torch import Tensor
 
-from dumlp_pin import SetBatch, create_model
+from dumlp_pin import SetBatch, create_model, explain
 from dumlp_pin.functional import ACTIVATIONS, dot_product
-from dumlp_pin.kernels import gpu
 from dumlp_pin.models import count_macs
 from dumlp_pin.training.results import environment, plain, write_json
 
@@ -92,10 +91,10 @@ def ways_of(model: Any, compiled: bool) -> dict[str, Way]:
         y = dot_product([ACTIVATIONS[name](branch(x, mask), mask) for name, branch in pairs], mask)
         return model.forward_head(y.flatten(1) * block.scale)
 
-    def fused(x: Any, mask: Tensor | None = None) -> Tensor:
-        return model.forward_head(gpu.aggregate(model.aggregate, x, mask))
-
-    ways: dict[str, Way] = {"eager": defined, "fused": fused}
+    with torch.inference_mode():
+        path = explain(model, draw(1, next(model.parameters()).dtype))["aggregate"]
+    assert path.name == "triton", path.reason
+    ways: dict[str, Way] = {"eager": defined, "fused": model}
     if compiled:
         torch.compiler.reset()
         ways["compiled"] = torch.compile(defined, dynamic=False)

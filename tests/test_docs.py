@@ -1,6 +1,8 @@
 """Every Python block of the documentation runs, in order, page by page."""
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,17 @@ def test_every_model_is_in_the_readme() -> None:
     readme = PAGES[0].read_text(encoding="utf-8")
     for name in list_models("dumlp_pin_*"):
         assert f"| `{name}` | {count_parameters(create_model(name)):,} |" in readme
+
+
+def test_the_table_of_estimators_is_what_was_measured() -> None:
+    page = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+    for row in json.loads((ROOT / "results" / "tables.json").read_text())["rows"]:
+        numbers = {
+            key: [scale * fold[key] for fold in row["folds"]]
+            for key, scale in (("accuracy", 100), ("auc", 100), ("log_loss", 1))
+        }
+        shown = " | ".join(
+            f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+            for values, digits in zip(numbers.values(), (1, 1, 3), strict=True)
+        )
+        assert f"| {row['problem']} | {row['method']} | {shown} |" in page

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dumlp_pin.estimators.encoding import ElementEncoder
+from dumlp_pin.estimators.encoding import FARTHEST, QUANTILES, ElementEncoder
 from dumlp_pin.tables import ColumnSets
 
 
@@ -28,6 +28,34 @@ def test_numbers_are_standardised_and_gaps_are_the_mean_and_said_to_be_gaps() ->
     np.testing.assert_array_equal(weight, [-1, 0, 1])
     np.testing.assert_array_equal(missing, [0, 1, 0])
     np.testing.assert_allclose(size, [1, 1, -1], rtol=1e-6)  # of the sets, on a log scale
+
+
+def test_ranks_tell_values_apart_beside_one_far_from_all() -> None:
+    values = np.append(np.arange(1000.0), 1e9)
+    sets = column_sets([1] * 1001, price=values)
+    standard, rank = ElementEncoder.fitted(sets).encode(sets).rows.numpy().T
+    assert np.ptp(standard[:1000]) < 1e-4
+    step = 2 * FARTHEST / (QUANTILES - 1)  # the last, up to the far value, is lost
+    even = np.linspace(-FARTHEST, FARTHEST, 1000)
+    np.testing.assert_allclose(rank[:1000], even, atol=1.01 * step)
+    np.testing.assert_allclose(rank[:960], even[:960], atol=0.01)
+    assert rank.std() == pytest.approx(1, abs=0.01)
+
+
+def test_ranks_end_where_those_of_fit_end_and_ties_share_theirs() -> None:
+    values = np.repeat([0.0, 0.0, 0.0, 8.0], 250)
+    encoder = ElementEncoder.fitted(column_sets([1] * 1000, price=values))
+    sets = column_sets([5], price=[-50.0, 0.0, 8.0, 50.0, np.nan])
+    below, tie, largest, above, missing = encoder.encode(sets).rows[:, 1].tolist()
+    assert below == tie == pytest.approx(-FARTHEST / 4, abs=0.06)
+    assert largest == above == pytest.approx(0.75 * FARTHEST, abs=0.06)
+    assert missing == 0
+
+
+def test_few_sets_get_no_ranks_and_neither_does_what_is_constant() -> None:
+    few = column_sets([1] * 999, price=np.arange(999.0))
+    same = column_sets([1] * 1000, price=np.full(1000, 0.3))
+    assert ElementEncoder.fitted(few).width == ElementEncoder.fitted(same).width == 1
 
 
 def test_a_gap_where_fit_saw_none_is_the_mean() -> None:
@@ -89,6 +117,10 @@ def test_json_keeps_all_of_it() -> None:
     again = ElementEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
     assert (again.width, again.kinds) == (encoder.width, {"price": "number", "kind": "word"})
     assert again.encode(sets).rows.equal(encoder.encode(sets).rows)
+    many = column_sets([1, 2] * 500, price=np.arange(1500.0) ** 2)
+    ranked = ElementEncoder.fitted(many)
+    again = ElementEncoder.from_json(json.loads(json.dumps(ranked.to_json())))
+    assert again.encode(many).rows.equal(ranked.encode(many).rows)
 
 
 def test_bools_are_read_from_files_as_bools() -> None:

@@ -142,3 +142,19 @@ def test_errors_say_in_one_line_what_to_do(tmp_path: Path, run: Run) -> None:
         assert errors.startswith("dumlp-pin: ")
         assert errors.count("\n") == 1
         assert message in errors
+
+
+def test_ranks_are_those_of_the_estimator(tmp_path: Path, run: Run) -> None:
+    """Which a fit has from a thousand sets on."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 4, 1000)
+    X = [np.exp(random.normal(size=(size, 2))) for size in sizes]
+    estimator = SetClassifier(width=2, max_epochs=1, random_state=0)
+    estimator.fit(X, np.arange(1000) % 2).save(tmp_path / "model")
+    assert estimator.encoder_.width == 6
+    run("export", tmp_path / "model", tmp_path / "model.onnx")
+    mask = np.arange(3) < sizes[:, None]
+    x = np.full((1000, 3, 2), -7, dtype=np.float32)
+    x[mask] = np.concatenate(X)
+    (answer,) = _session(tmp_path / "model.onnx").run(None, {"x": x, "mask": mask})
+    np.testing.assert_allclose(np.asarray(answer), estimator.predict_proba(X), atol=1e-4)

@@ -14,19 +14,29 @@ from dumlp_pin.sets import SetBatch
 from dumlp_pin.tables import ColumnSets, Kind
 
 MOST_WORDS = 1000  # in one column: more would be names, not categories
+FEWEST_FOR_RANKS = 1000  # sets; fewer learn better from fewer columns
+QUANTILES = 33
+FARTHEST = 3**0.5  # the largest rank: ranks from -FARTHEST to FARTHEST have deviation 1
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column to standardise; with `may_miss`, a second one says where a value was missing."""
+    """A column to standardise; with `knots` its rank, where a value stands among those of `fit`.
+
+    Few values far from all others leave no difference between these in what is standardised; the
+    rank keeps it. It is `ranks` at `knots`, and linear between. With `may_miss` a last column says
+    where a value was missing.
+    """
 
     mean: float
     scale: float
     may_miss: bool
+    knots: tuple[float, ...] = ()
+    ranks: tuple[float, ...] = ()
 
     @property
     def width(self) -> int:
-        return 1 + self.may_miss
+        return 1 + bool(self.knots) + self.may_miss
 
     def write(self, values: np.ndarray, name: str, out: np.ndarray) -> None:
         if values.dtype == object:
@@ -36,8 +46,14 @@ class Numbers:
             values = np.full(len(values), np.nan)
         missing = np.isnan(values)
         out[:, 0] = np.where(missing, 0, (values - self.mean) / self.scale)
+        if self.knots:
+            out[:, 1] = np.where(missing, 0, np.interp(values, self.knots, self.ranks))
         if self.may_miss:
-            out[:, 1] = missing
+            out[:, -1] = missing
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Numbers:
+        return cls(**{**saved, "knots": tuple(saved["knots"]), "ranks": tuple(saved["ranks"])})
 
 
 @dataclass(frozen=True)
@@ -80,16 +96,18 @@ class ElementEncoder:
 
     @classmethod
     def fitted(cls, sets: ColumnSets) -> ElementEncoder:
-        columns = {name: _learn(name, values) for name, values in sets.columns.items()}
+        ranked = len(sets) >= FEWEST_FOR_RANKS
+        columns = {name: _learn(name, values, ranked) for name, values in sets.columns.items()}
         size = None
         if len(set(sets.sizes.tolist())) > 1:
-            size = _learn_numbers(np.log(sets.sizes))
+            size = _learn_numbers(np.log(sets.sizes), ranked)
         return cls(columns, size)
 
     @property
     def width(self) -> int:
         """F, how many features an element gets."""
-        return sum(column.width for column in self.columns.values()) + (self.size is not None)
+        columns = [*self.columns.values(), *([self.size] if self.size else [])]
+        return sum(column.width for column in columns)
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -124,16 +142,17 @@ class ElementEncoder:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ElementEncoder:
         columns = {
-            name: Words(tuple(saved["words"])) if "words" in saved else Numbers(**saved)
+            name: Words(tuple(saved["words"])) if "words" in saved else Numbers.from_json(saved)
             for name, saved in content["columns"].items()
         }
-        return cls(columns, None if content["size"] is None else Numbers(**content["size"]))
+        size = content["size"]
+        return cls(columns, None if size is None else Numbers.from_json(size))
 
 
-def _learn(name: str, values: np.ndarray) -> Numbers | Words:
+def _learn(name: str, values: np.ndarray, ranked: bool) -> Numbers | Words:
     if values.dtype != object:
         _check_finite(name, values)
-        return _learn_numbers(values)
+        return _learn_numbers(values, ranked)
     words = sorted({word for word in values if isinstance(word, str)})
     if len(words) > MOST_WORDS:
         raise ValueError(
@@ -143,13 +162,20 @@ def _learn(name: str, values: np.ndarray) -> Numbers | Words:
     return Words(tuple(words))
 
 
-def _learn_numbers(values: np.ndarray) -> Numbers:
+def _learn_numbers(values: np.ndarray, ranked: bool) -> Numbers:
     missing = np.isnan(values)
     known = values[~missing].astype(np.float64)
     mean, scale = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
     # What is constant but for rounding is not blown up.
     constant = scale <= 1e-12 * max(1.0, abs(mean))
-    return Numbers(mean, 1.0 if constant else scale, bool(missing.any()))
+    if constant or not ranked:
+        return Numbers(mean, 1.0 if constant else scale, bool(missing.any()))
+    quantiles = np.quantile(known, np.linspace(0, 1, QUANTILES))
+    ranks = np.linspace(-FARTHEST, FARTHEST, QUANTILES)
+    # A value that many have gets the mean of their ranks.
+    knots, which, counts = np.unique(quantiles, return_inverse=True, return_counts=True)
+    ranks = np.bincount(which, ranks) / counts
+    return Numbers(mean, scale, bool(missing.any()), tuple(knots.tolist()), tuple(ranks.tolist()))
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:

@@ -48,6 +48,8 @@ class FittedNetwork(nn.Module):
                 missing = value.isnan()
                 standard = (value - column.mean) / column.scale
                 features.append(torch.where(missing, 0, standard))
+                if column.knots:
+                    features.append(torch.where(missing, 0, _rank(value, column)))
                 if column.may_miss:
                     features.append(missing.to(torch.float64))
             else:
@@ -55,6 +57,8 @@ class FittedNetwork(nn.Module):
         if self.size is not None:
             logarithm = mask.sum(1, keepdim=True).to(torch.float64).log()
             features.append(((logarithm - self.size.mean) / self.size.scale).expand_as(mask))
+            if self.size.knots:
+                features.append(_rank(logarithm, self.size).expand_as(mask))
         return self._answer(self.network(torch.stack(features, -1).to(dtype), mask), mask)
 
     def _answer(self, output: Tensor, mask: Tensor) -> Tensor:
@@ -63,6 +67,13 @@ class FittedNetwork(nn.Module):
         if isinstance(self.estimator, SetClassifier):
             return output.softmax(1)
         return set_softmax(output[..., None], mask).squeeze(-1)
+
+
+def _rank(value: Tensor, column: Numbers) -> Tensor:
+    """As `np.interp`, of plain operators: each step between two knots is made in part or whole."""
+    knots, ranks = (value.new_tensor(numbers) for numbers in (column.knots, column.ranks))
+    parts = ((value[..., None] - knots[:-1]) / knots.diff()).clamp(0, 1)
+    return ranks[0] + (parts * ranks.diff()).sum(-1)
 
 
 def describe(estimator: SetEstimator) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 import dumlp_pin.blocks as blocks
 from dumlp_pin._layout import Sets
@@ -122,7 +122,7 @@ def _why_not_inference(given: Iterable[Tensor]) -> str | None:
         return "a gradient of the input may be asked for"
     if (reason := watcher()) is not None:
         return reason
-    if _has_any_global_hook():
+    if _global_forward_hooks or _global_forward_pre_hooks:
         return "there is a hook on all modules"
     return None
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Elements at a time, for each thread. More would not fit a core's share of the caches, with fewer
 # the calls of PyTorch's operations show.
-ROWS = 8192
+ROWS = {torch.float32: 4096, torch.bfloat16: 8192}
 
 
 def why_not(block: nn.Module, x: Sets) -> str | None:
@@ -52,7 +52,7 @@ def aggregate(block: AggregationBlock, x: Sets, mask: Tensor | None = None) -> T
     else:
         rows, sizes = x.flatten(0, 1), [x.shape[1]] * x.shape[0]
     names, branches = block.activations, _branches(block)
-    most = ROWS * torch.get_num_threads()
+    most = ROWS[x.dtype] * torch.get_num_threads()
     offsets = list(accumulate(sizes, initial=0))
     y = torch.zeros(len(sizes), block.out_features, dtype=x.dtype)
     for first, last in runs(sizes, most):
@@ -112,7 +112,7 @@ def broadcast(block: BroadcastBlock, x: SetsT, y: Tensor, mask: Tensor | None = 
     told = prepared(block, "cpu", lambda: _told(block))
     of_set = through(told.from_set, y)
     z = torch.empty(len(rows), block.out_features, dtype=rows.dtype)
-    most = ROWS * torch.get_num_threads()
+    most = ROWS[x.dtype] * torch.get_num_threads()
     for run, sets, into in zip(rows.split(most), owner.split(most), z.split(most), strict=True):
         both = through(told.element, run).add_(of_set.index_select(0, sets)).relu_()
         into.copy_(through(told.combined, both))

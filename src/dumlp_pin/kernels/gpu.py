@@ -30,7 +30,7 @@ MERGED_SHARE, MERGED_PARTS = 128, 16
 def why_not(block: nn.Module, x: Sets) -> str | None:
     """Why the block's kernel cannot take its place in inference; None if it can."""
     if not HAS_TRITON:
-        return "Triton is not installed"
+        return "Triton is not installed, or has no C compiler"
     if not (x.device.type == "cuda" or INTERPRETED):
         return f"Triton needs a GPU, the input is on {x.device.type}"
     if isinstance(block, blocks.AggregationBlock):
