@@ -4,18 +4,21 @@
 
 Everything is measured in one run: the machine's own rate of matrix products; the model's definition
 operation by operation, in two precisions; the same through `torch.compile` and ONNX Runtime; the
-way that the package takes; and the networks that the paper compares with. Ways take turns, and each
-ratio is the median of the ratios of single turns, so that a neighbour on the machine who comes and
-goes slows all of them. With `--threads 1` the seconds are those that a core works for this process,
-and neighbours hardly count. Inputs are random, never zeros.
+way that the package takes; and the networks that the paper compares with. Each way has a process of
+its own, so that no other's threads or memory come into it. They take turns, and each ratio is the
+median of the ratios of single turns, so that a neighbour on the machine who comes and goes slows
+all of them. With `--threads 1` the seconds are those that a core works for the process, and
+neighbours hardly count. Inputs are random, never zeros.
 """
 
 from __future__ import annotations
 
-import copy
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,8 @@ from dumlp_pin.models import count_macs
 from dumlp_pin.training.results import environment, plain, write_json
 
 ELEMENTS = 1024
-PEER_SETS, PEER_TURNS = 8, 3
 MATRIX = 1024  # rows and columns of the products that the machine is measured with
+PEER_SETS, PEER_TURNS = 8, 3
 PEERS = (
     "deepsets_modelnet40",
     "pointnet_modelnet40",
@@ -42,7 +45,8 @@ PEERS = (
     "point_transformer_modelnet40",
     "set_transformer_modelnet40",
 )
-Work = Callable[[], Any]
+Way = Callable[[Tensor], Any]
+Seconds = dict[str, list[float]]
 
 
 def main(
@@ -65,25 +69,57 @@ def main(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    model = trained(name)
     numbers: dict[str, Any] = {
         **environment(torch.device("cpu")),
         "model": name,
         "elements": ELEMENTS,
         "batches": {},
     }
+    model = create_model(name)
     macs = count_macs(model, torch.randn(1, ELEMENTS, model.in_features))
-    ways = ways_of(model)
-    for batch in batches:
-        x = torch.randn(batch, ELEMENTS, model.in_features)
-        works = {way: lambda run=run, x=x: run(x) for way, run in ways.items()}
-        seconds = measured(works | rates(), turns)
-        numbers["batches"][str(batch)] = against("eager", seconds, batch, macs)
-        report(f"{batch} sets of {ELEMENTS} elements", numbers["batches"][str(batch)], numbers, out)
-    works = {each: asked(trained(each), PEER_SETS) for each in (name, *peers)}
-    numbers["peers"] = against(name, measured(works, PEER_TURNS), PEER_SETS, macs)
-    report(f"{PEER_SETS} sets of {ELEMENTS} elements", numbers["peers"], numbers, out)
+    with everybody({way: (way, name) for way in WAYS}) as asked:
+        for batch in batches:
+            seconds = measured(asked, batch, turns)
+            numbers["batches"][str(batch)] = against("eager", seconds, batch, macs)
+            report(f"{batch} sets", numbers["batches"][str(batch)], numbers, out)
+    with everybody({each: ("package", each) for each in (name, *peers)}) as asked:
+        numbers["peers"] = against(name, measured(asked, PEER_SETS, PEER_TURNS), PEER_SETS, macs)
+    report(f"{PEER_SETS} sets", numbers["peers"], numbers, out)
+
+
+@contextmanager
+def everybody(ways: dict[str, tuple[str, str]]) -> Any:
+    """A process for each way with a model, as the end of a pipe that takes orders."""
+    processes = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        asked = {}
+        for name, (way, model) in ways.items():
+            asked[name], theirs = processes.Pipe()
+            work = processes.Process(
+                target=serve, args=(theirs, way, model, torch.get_num_threads())
+            )
+            work.start()
+            stack.callback(work.join)
+            stack.callback(asked[name].send, None)
+        yield asked
+
+
+@torch.inference_mode()
+def serve(pipe: Any, way: str, name: str, threads: int) -> None:
+    """Answers a batch's size with how long it took, again and again."""
+    torch.set_num_threads(threads)
+    with torch.inference_mode(False):
+        torch.manual_seed(0)
+        model = trained(name)
+        work = WAYS[way](model)
+    inputs: dict[int, tuple[Tensor, int]] = {}
+    while (batch := pipe.recv()) is not None:
+        if batch not in inputs:
+            x = torch.randn(batch, ELEMENTS, model.in_features)
+            timed(partial(work, x), 1)
+            inputs = {batch: (x, max(1, int(0.05 / timed(partial(work, x), 1))))}
+        x, runs = inputs[batch]
+        pipe.send(timed(partial(work, x), runs))
 
 
 def trained(name: str) -> Any:
@@ -95,33 +131,13 @@ def trained(name: str) -> Any:
     return model
 
 
-def asked(network: Any, sets: int) -> Work:
-    x = torch.randn(sets, ELEMENTS, network.in_features)
-    return lambda: network(x)
+def eager(model: Any) -> Way:
+    return partial(defined, model)
 
 
-def ways_of(model: Any) -> dict[str, Callable[[Tensor], Any]]:
-    half = copy.deepcopy(model).bfloat16()
-    runtime = need("onnxruntime", "onnx")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    # Its threads would spin on while other ways have their turn.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    content = to_onnx(model).SerializeToString()
-    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    compiled = torch.compile(defined, dynamic=False)
-    with torch.inference_mode():
-        assert {path.name for path in explain(model, torch.rand(1, 2, 6)).values()} == {"cpu"}
-    return {
-        "eager": lambda x: defined(model, x),
-        "eager bf16": lambda x: defined(half, x.bfloat16()),
-        "compiled": lambda x: compiled(model, x),
-        "ONNX Runtime": lambda x: session.run(
-            None, {"x": x.numpy(), "mask": np.ones(x.shape[:2], dtype=bool)}
-        ),
-        "package": model,
-        "package bf16": lambda x: half(x.bfloat16()),
-    }
+def eager_half(model: Any) -> Way:
+    model = model.bfloat16()
+    return lambda x: defined(model, x.bfloat16())
 
 
 def defined(model: Any, x: Tensor) -> Tensor:
@@ -131,28 +147,65 @@ def defined(model: Any, x: Tensor) -> Tensor:
     return model.forward_head(y.flatten(1) * block.scale)
 
 
-def rates() -> dict[str, Work]:
-    products = {}
-    for name, dtype in (("matrix", torch.float32), ("matrix bf16", torch.bfloat16)):
-        a, b = torch.randn(2, MATRIX, MATRIX, dtype=dtype)
-        products[name] = lambda a=a, b=b: a @ b
-    return products
+def compiled(model: Any) -> Way:
+    return torch.compile(eager(model), dynamic=False)
 
 
-@torch.inference_mode()
-def measured(works: dict[str, Work], turns: int) -> dict[str, list[float]]:
-    """Seconds of each turn; each is of so many runs that about a twentieth of a second passes."""
-    seconds, runs = {name: [] for name in works}, {}
-    for name, work in works.items():
-        timed(work, 1)
-        runs[name] = max(1, int(0.05 / timed(work, 1)))
-    for _ in range(turns):
-        for name, work in works.items():
-            seconds[name].append(timed(work, runs[name]))
+def in_onnx_runtime(model: Any) -> Way:
+    runtime = need("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    content = to_onnx(model).SerializeToString()
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def run(x: Tensor) -> Any:
+        return session.run(None, {"x": x.numpy(), "mask": np.ones(x.shape[:2], dtype=bool)})
+
+    return run
+
+
+def package(model: Any) -> Way:
+    with torch.inference_mode():
+        paths = explain(model, torch.rand(1, 2, model.in_features))
+    assert all(path.name == "cpu" for path in paths.values()), paths
+    return model
+
+
+def package_half(model: Any) -> Way:
+    model = model.bfloat16()
+    return lambda x: model(x.bfloat16())
+
+
+def product(dtype: torch.dtype, _: Any) -> Way:
+    a, b = torch.randn(2, MATRIX, MATRIX, dtype=dtype)
+    return lambda _: a @ b
+
+
+WAYS: dict[str, Callable[[Any], Way]] = {
+    "eager": eager,
+    "eager bf16": eager_half,
+    "compiled": compiled,
+    "ONNX Runtime": in_onnx_runtime,
+    "package": package,
+    "package bf16": package_half,
+    "matrix": partial(product, torch.float32),
+    "matrix bf16": partial(product, torch.bfloat16),
+}
+
+
+def measured(asked: dict[str, Any], batch: int, turns: int) -> Seconds:
+    """Seconds of each turn, which is of so many runs that about a twentieth of one passes."""
+    seconds: Seconds = {name: [] for name in asked}
+    for turn in range(turns + 1):
+        for name, pipe in asked.items():
+            pipe.send(batch)
+            answer = pipe.recv()
+            if turn:  # the first is to get ready
+                seconds[name].append(answer)
     return seconds
 
 
-def timed(work: Work, runs: int) -> float:
+def timed(work: Callable[[], Any], runs: int) -> float:
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()
     for _ in range(runs):
@@ -160,9 +213,7 @@ def timed(work: Work, runs: int) -> float:
     return (clock() - start) / runs
 
 
-def against(
-    base: str, seconds: dict[str, list[float]], batch: int, macs: int
-) -> dict[str, dict[str, float]]:
+def against(base: str, seconds: Seconds, batch: int, macs: int) -> dict[str, dict[str, float]]:
     """Of each way its rate, and how many times that of `base` it is."""
     result: dict[str, dict[str, float]] = {}
     for name, turns in seconds.items():
@@ -171,18 +222,18 @@ def against(
             continue
         rate = {"sets_per_second": batch / statistics.median(turns)}
         result[name] = rate | {f"times_{base}": ratio(seconds[base], turns)}
-        product = seconds.get("matrix bf16" if name.endswith("bf16") else "matrix")
-        if product is not None:
-            result[name]["share_of_matrix_rate"] = ratio(product, turns) * batch * macs / MATRIX**3
+        matrix = seconds.get("matrix bf16" if name.endswith("bf16") else "matrix")
+        if matrix is not None:
+            result[name]["share_of_matrix_rate"] = ratio(matrix, turns) * batch * macs / MATRIX**3
     return result
 
 
-def ratio(of: list[float], to: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(of, to, strict=False))
+def ratio(of: Sequence[float], to: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
 def report(title: str, found: dict[str, Any], numbers: dict[str, Any], out: Path | None) -> None:
-    print(title)
+    print(f"{title} of {ELEMENTS} elements")
     for name, values in found.items():
         what = ", ".join(f"{value:,.3g} {key.replace('_', ' ')}" for key, value in values.items())
         print(f"  {name}: {what}", flush=True)

@@ -96,7 +96,7 @@ class Sample:
         """Padded to the largest set and `extra` more, with `garbage` where no element is."""
         x, mask = SetBatch.from_list(self.sets).to_padded(max(self.sizes) + extra)
         where = mask.view(*mask.shape, *[1] * (x.ndim - 2))
-        return {"x": torch.where(where, x, garbage), "mask": mask, **self.given}
+        return {"x": torch.where(where, x, garbage), **self.given, "mask": mask}
 
     def dense(self) -> dict[str, Any]:
         return {"x": torch.stack(self.sets), **self.given}

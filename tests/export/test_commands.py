@@ -19,9 +19,12 @@ from dumlp_pin.data.library import list_datasets
 from dumlp_pin.data.pixels import pixel_set
 from dumlp_pin.estimators.program import FittedNetwork
 from dumlp_pin.export.command import EXPECTS
+from dumlp_pin.export.onnx import has_exporter
 from dumlp_pin.pretrained import load_pretrained
 from tests.commands import Run
 from tests.estimators.sets import odd_ones
+
+pytestmark = pytest.mark.skipif(not has_exporter(), reason="this PyTorch is too old for ONNX")
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:

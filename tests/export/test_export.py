@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from dumlp_pin import AggregationBlock, create_model
 from dumlp_pin.export import export_archive, export_onnx
+from dumlp_pin.export.onnx import has_exporter
 from dumlp_pin.export.program import check_agreement, draw_inputs
 from dumlp_pin.models import AnomalyDetector, PinClassifier, PinSegmenter, Stage
 from tests.contract import Subject
+
+pytestmark = pytest.mark.skipif(not has_exporter(), reason="this PyTorch is too old for ONNX")
 
 ONE_SOFTMAX = ("softmax", None)
 BRANCHES = [(8, 4), (8, 4)]

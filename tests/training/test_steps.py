@@ -45,6 +45,8 @@ def test_seeds_one_after_another_are_what_each_is_alone(tmp_path: Path) -> None:
 
 # PyTorch's compiler imports parts of PyTorch that PyTorch deprecates.
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+# PyTorch 2.6 says that of its own caches.
+@pytest.mark.filterwarnings("ignore:Skipping serialization:UserWarning")
 def test_compiled_it_is_the_same_training(tmp_path: Path) -> None:
     recipe = quick("epochs=1", "batch_size=128")
     train(recipe, 0, tmp_path / "compiled", device="cpu", compile=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 import dumlp_pin
 from dumlp_pin._errors import need
@@ -26,6 +27,7 @@ from dumlp_pin.export.program import (
 )
 
 OPSET = 20
+OLDEST_EXPORTER = "2.8"
 AXES = ("sets", "elements")
 
 
@@ -41,6 +43,11 @@ def export_onnx(model: nn.Module, path: str | Path, **about: Any) -> float:
     with written_whole(Path(path)) as draft:
         draft.write_bytes(content)
     return difference
+
+
+def has_exporter() -> bool:
+    """Whether this PyTorch is new enough: older exporters stumble over batch norm."""
+    return TorchVersion(torch.__version__) >= OLDEST_EXPORTER
 
 
 def onnx_runner(content: bytes) -> Callable[[Inputs], Tensor]:
@@ -69,6 +76,10 @@ def to_onnx(
     """
     onnx = need("onnx", "onnx")
     need("onnxscript", "onnx")
+    if not has_exporter():
+        raise RuntimeError(
+            f"export to ONNX needs PyTorch {OLDEST_EXPORTER} or newer, this is {torch.__version__}"
+        )
     program = trace(model)
     try:
         with _without_chatter():

@@ -140,7 +140,7 @@ class PointTransformerEncoder(nn.Module):
         levels = [Level(points, first(points, self.embed(x), mask), mask)]
         for down, attention in zip(self.downs, others, strict=True):
             level = down(levels[-1])
-            levels.append(level._replace(x=attention(*level)))
+            levels.append(Level(level.points, attention(*level), level.mask))
         return levels
 
 
@@ -223,10 +223,11 @@ class PointTransformerSegmenter(Segmenter):
             told = told[:, None].expand(-1, values.shape[1], -1)
             values = torch.cat([values, told], -1)
         *finer, level = self.encoder(points, values, mask)
-        level = level._replace(x=self.middle(level.x))
-        level = level._replace(x=self.middle_attention(*level))
+        between = self.middle_attention(level.points, self.middle(level.x), level.mask)
+        level = Level(level.points, between, level.mask)
         for fine, up, attention in zip(reversed(finer), self.ups, self.attentions, strict=True):
-            level = fine._replace(x=attention(fine.points, up(level, fine), fine.mask))
+            finer_x = attention(fine.points, up(level, fine), fine.mask)
+            level = Level(fine.points, finer_x, fine.mask)
         return back(F.relu(self.decoder(level.x)))
 
 

@@ -120,7 +120,7 @@ class FeaturePropagation(nn.Module):
     def forward(self, fine: Cloud, coarse: Cloud) -> Cloud:
         carried = interpolate(fine.places, coarse.places, coarse.features, mask=coarse.mask)
         values = self.mlp(torch.cat((carried, fine.features), -1), fine.mask)
-        return fine._replace(features=F.relu(values))
+        return Cloud(fine.places, F.relu(values), fine.mask)
 
 
 class Hierarchy(nn.Module):
@@ -234,7 +234,8 @@ class PointNet2Segmenter(Segmenter):
         cloud, *coarser = self.hierarchy(values, mask)
         if told is not None:
             told = told[:, None].expand(-1, values.shape[1], -1)
-            cloud = cloud._replace(features=torch.cat((cloud.features, cloud.places, told), -1))
+            known = torch.cat((cloud.features, cloud.places, told), -1)
+            cloud = Cloud(cloud.places, known, cloud.mask)
         *clouds, coarse = cloud, *coarser
         for propagate, fine in zip(self.propagations, reversed(clouds), strict=True):
             coarse = propagate(fine, coarse)
