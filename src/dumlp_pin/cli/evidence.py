@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
+from dumlp_pin._console import table_console
 from dumlp_pin.cli.app import app
 
 
@@ -58,7 +57,7 @@ def robustness(
         table.add_row(row["kind"] if row["kind"] != before else "", row["level"], *scores)
         before = row["kind"]
     print(f"{measured['data']}, {measured['metric']}, %")
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    table_console().print(table)
     if out is not None:
         write_json(out, measured)
         print(out)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from dumlp_pin._console import table_console
 from dumlp_pin.cli.app import app
 
 NOT_COUNTED = """
@@ -44,8 +43,7 @@ def models(pattern: Annotated[Positional[str], arg(metavar="PATTERN")] = "*") ->
             distances = f"{size.work.distances / 1e6:.1f}" if size.work.distances else ""
         printed_macs = "" if size.printed_macs is None else f"{size.printed_macs:,.0f}"
         table.add_row(name, size.task, parameters, printed, macs, printed_macs, distances)
-    # A file or a pipe has no width to keep to.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     console.print(table)
     console.print(NOT_COUNTED, highlight=False)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from tyro.conf import Positional, UseAppendAction
 
+from dumlp_pin._console import table_console
 from dumlp_pin.cli.app import app, fail
 
 
@@ -144,9 +143,7 @@ def reproduce(
     """
     from dumlp_pin.training.reproduce import reproduce as print_table
 
-    # A file or a pipe has no width to keep to.
-    console = Console(width=None if sys.stdout.isatty() else 160)
     try:
-        print_table(table, results, console, run=run, seeds=seeds, device=device, out=out)
+        print_table(table, results, table_console(), run=run, seeds=seeds, device=device, out=out)
     except KeyboardInterrupt:
         fail(f"stopped; the same command goes on: {results} has the last epoch", 130)

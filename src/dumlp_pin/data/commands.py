@@ -7,6 +7,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
+from dumlp_pin._console import table_console
 from dumlp_pin.data.library import list_datasets, prepare
 from dumlp_pin.data.store import data_root
 
@@ -21,7 +22,7 @@ def list_command() -> None:
         if dataset.embedded:
             origin += "\nships with the package"
         table.add_row(dataset.name, dataset.task, sets or "-", origin)
-    console = Console()
+    console = table_console()
     console.print(table)
     console.print(f"Data root: {data_root()}", soft_wrap=True, markup=False)
 
