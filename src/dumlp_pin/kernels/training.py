@@ -41,7 +41,7 @@ def mlps_together(mlps: Iterable[nn.Module], x: Sets, mask: Tensor | None = None
 def why_not_in_training(mlp: MLP, x: Tensor, mask: Tensor | None = None) -> str | None:
     """Why `outputs_in_training` cannot take the place of calling the MLP; None if it can."""
     if not HAS_TRITON:
-        return "Triton is not installed"
+        return "Triton is not installed, or has no C compiler"
     if not (x.is_cuda or INTERPRETED):
         return f"Triton needs a GPU, the input is on {x.device.type}"
     if not mlp.training:
