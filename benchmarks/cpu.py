@@ -1,6 +1,6 @@
 """How fast a model answers on a processor, and against what.
 
-    python benchmarks/cpu.py --out results/cpu_inference.json
+    python benchmarks/cpu.py --out results/benchmarks/cpu.json
 
 Everything is measured in one run: the machine's own rate of matrix products; the model's definition
 operation by operation, in two precisions; the same through `torch.compile` and ONNX Runtime; the
@@ -26,11 +26,11 @@ import numpy as np
 import torch
 import tyro
 from torch import Tensor
+from ways import defined, trained
 
 from dumlp_pin import create_model, explain
 from dumlp_pin._errors import need
 from dumlp_pin.export.onnx import to_onnx
-from dumlp_pin.functional import ACTIVATIONS, dot_product
 from dumlp_pin.models import count_macs
 from dumlp_pin.training.results import environment, plain, write_json
 
@@ -125,15 +125,6 @@ def serve(pipe: Any, way: str, name: str, threads: int) -> None:
         pipe.send(timed(partial(work, x), runs))
 
 
-def trained(name: str) -> Any:
-    """Fresh weights, with norms that are not at their start."""
-    model = create_model(name).eval()
-    for buffer_name, buffer in model.named_buffers():
-        if "running" in buffer_name:
-            buffer.uniform_(0.5, 1.5)
-    return model
-
-
 def eager(model: Any) -> Way:
     return partial(defined, model)
 
@@ -141,13 +132,6 @@ def eager(model: Any) -> Way:
 def eager_half(model: Any) -> Way:
     model = model.bfloat16()
     return lambda x: defined(model, x.bfloat16())
-
-
-def defined(model: Any, x: Tensor) -> Tensor:
-    block = model.aggregate
-    pairs = zip(block.activations, block.branches, strict=True)
-    y = dot_product([ACTIVATIONS[name](branch(x)) for name, branch in pairs])
-    return model.forward_head(y.flatten(1) * block.scale)
 
 
 def compiled(model: Any) -> Way:

@@ -1,6 +1,7 @@
-"""Time and memory against the number of elements of one set, until a way stops.
+r"""Time and memory against the number of elements of one set, until a way stops.
 
-    python benchmarks/elements.py --out results/elements.json --picture docs/images/elements.png
+    python benchmarks/elements.py --out results/benchmarks/elements.json \
+        --picture docs/images/elements.png
 
 Each number is taken by a process of its own, so that resident memory is its own. It has one thread,
 and seconds are those that a core works for it: what else the machine does makes no difference. The

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 import tyro
 from torch import Tensor
+from ways import defined, trained
 
-from dumlp_pin import SetBatch, create_model, explain
-from dumlp_pin.functional import ACTIVATIONS, dot_product
+from dumlp_pin import SetBatch, explain
 from dumlp_pin.models import count_macs
 from dumlp_pin.training.results import environment, plain, write_json
 
@@ -76,29 +76,17 @@ def main(
             report(out, numbers, precision, "elements_per_second")
 
 
-def trained(name: str) -> Any:
-    """Fresh weights, with norms that are not at their start."""
-    model = create_model(name).eval()
-    for buffer_name, buffer in model.named_buffers():
-        if "running" in buffer_name:
-            buffer.uniform_(0.5, 1.5)
-    return model
-
-
 def ways_of(model: Any, compiled: bool) -> dict[str, Way]:
-    def defined(x: Any, mask: Tensor | None = None) -> Tensor:
-        block = model.aggregate
-        pairs = zip(block.activations, block.branches, strict=True)
-        y = dot_product([ACTIVATIONS[name](branch(x, mask), mask) for name, branch in pairs], mask)
-        return model.forward_head(y.flatten(1) * block.scale)
+    def eager(x: Any, mask: Tensor | None = None) -> Tensor:
+        return defined(model, x, mask)
 
     with torch.inference_mode():
         path = explain(model, draw(1, next(model.parameters()).dtype))["aggregate"]
     assert path.name == "triton", path.reason
-    ways: dict[str, Way] = {"eager": defined, "fused": model}
+    ways: dict[str, Way] = {"eager": eager, "fused": model}
     if compiled:
         torch.compiler.reset()
-        ways["compiled"] = torch.compile(defined, dynamic=False)
+        ways["compiled"] = torch.compile(eager, dynamic=False)
     return ways
 
 

