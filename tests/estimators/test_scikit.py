@@ -44,6 +44,7 @@ class RowRegressor(SetRegressor, _RowsAsSets):
     pass
 
 
+ROW_KINDS: list[Any] = [RowClassifier, RowRegressor]
 _NOT_SETS = "an error names the forms that sets have, which this is none of"
 MAKE_NO_SENSE = {
     "check_estimator_sparse_tag": _NOT_SETS,
@@ -57,10 +58,7 @@ MAKE_NO_SENSE = {
 
 
 @parametrize_with_checks(
-    [
-        RowClassifier(width=4, batch_size=64, max_epochs=8, learning_rate=0.05),
-        RowRegressor(width=4, batch_size=64, max_epochs=8, learning_rate=0.05),
-    ],
+    [kind(width=4, batch_size=64, max_epochs=8, learning_rate=0.05) for kind in ROW_KINDS],
     expected_failed_checks=lambda estimator: MAKE_NO_SENSE,
 )
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:

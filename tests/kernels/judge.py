@@ -14,6 +14,7 @@ from dumlp_pin import AggregationBlock
 from dumlp_pin._layout import Sets
 from dumlp_pin.functional import ACTIVATIONS
 from dumlp_pin.kernels import cpu, gpu
+from dumlp_pin.kernels._triton import INTERPRETED
 from tests.contract import Subject
 
 PAIRS = list(itertools.product(ACTIVATIONS, repeat=2))
@@ -52,7 +53,7 @@ def assert_as_good(
 
     The device says which way is judged; in Triton's interpreter it is the GPU's, wherever it is.
     """
-    on_gpu = device.type == "cuda" or gpu.INTERPRETED
+    on_gpu = device.type == "cuda" or INTERPRETED
     aggregate: Callable[..., Tensor] = gpu.aggregate if on_gpu else cpu.aggregate
     block, x = block.to(device), x.to(device)
     mask = None if mask is None else mask.to(device)

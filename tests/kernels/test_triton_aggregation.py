@@ -16,15 +16,6 @@ from tests.kernels.judge import PAIRS, RAGGED, THREE, TWO, assert_as_good, draw,
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def device() -> torch.device:
-    if gpu.INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    return torch.device("cuda")
-
-
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_every_pair_of_activations(pair: tuple[str, str], device: torch.device) -> None:
     assert_as_good(make(TWO, pair), SetBatch.from_list(draw(*RAGGED)), device)

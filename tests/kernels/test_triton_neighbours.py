@@ -18,15 +18,6 @@ from dumlp_pin.models.neighbours import farthest_points, nearest, within
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def device() -> torch.device:
-    if kernels.INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    return torch.device("cuda")
-
-
 def sets(device: torch.device, dimensions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A lattice full of ties, a set of one point, an empty one, and one without ties."""
     generator = torch.Generator().manual_seed(dimensions)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dumlp_pin import MLP
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.functional import dot_product, set_softmax
-from dumlp_pin.kernels import training
+from dumlp_pin.kernels import _triton, training
 from dumlp_pin.kernels.training import outputs_in_training, why_not_in_training
 from dumlp_pin.kernels.training_ops import mlps_forward
 
@@ -25,15 +25,6 @@ Run = Callable[[Any, Tensor], Sequence[Tensor]]
 
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture
-def device() -> str:
-    if training.INTERPRETED:
-        return "cpu"
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    return "cuda"
 
 
 @pytest.fixture(autouse=True)
@@ -129,14 +120,16 @@ SHAPES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_errs_no_more_than_plain_layers(shape: str, dtype: torch.dtype, device: str) -> None:
+def test_errs_no_more_than_plain_layers(
+    shape: str, dtype: torch.dtype, device: torch.device
+) -> None:
     torch.set_float32_matmul_precision("highest")
     widths, count, rows, bare_last = SHAPES[shape]
     mlps = build(widths, count, bare_last)
     hold_against_plain(mlps, torch.randn(rows, widths[0]).to(device), dtype)
 
 
-def test_in_tf32(device: str) -> None:
+def test_in_tf32(device: torch.device) -> None:
     """Of TF32 plain layers on a CPU know nothing: bfloat16 with its 3 bits less is the measure."""
     torch.set_float32_matmul_precision("high")
     mlps, x = build((6, 20, 9, 4), 2), torch.randn(75, 6).to(device)
@@ -167,13 +160,13 @@ def in_order(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("change", [far_away, constant_columns, one_outlier, in_order])
-def test_hostile_inputs(change: Callable[[Tensor], Tensor], device: str) -> None:
+def test_hostile_inputs(change: Callable[[Tensor], Tensor], device: torch.device) -> None:
     torch.set_float32_matmul_precision("highest")
     mlps = build((6, 20, 9, 4), 2)
     hold_against_plain(mlps, change(torch.randn(200, 6)).to(device))
 
 
-def test_relus_that_are_dead(device: str) -> None:
+def test_relus_that_are_dead(device: torch.device) -> None:
     mlps = build((6, 20, 4), 1)
     norm = mlps[0].norms[0]
     nn.init.constant_(norm.bias, -100)
@@ -181,7 +174,7 @@ def test_relus_that_are_dead(device: str) -> None:
     hold_against_plain(mlps, torch.randn(50, 6).to(device))
 
 
-def test_behind_a_set_softmax(device: str) -> None:
+def test_behind_a_set_softmax(device: torch.device) -> None:
     def loss(outputs: Sequence[Tensor]) -> Tensor:
         left, right = (y.double().unflatten(0, (5, 12)) for y in outputs)
         return dot_product([set_softmax(left), right]).square().sum()
@@ -189,7 +182,7 @@ def test_behind_a_set_softmax(device: str) -> None:
     hold_against_plain(build((6, 20, 4), 2), torch.randn(60, 6).to(device), loss=loss)
 
 
-def test_every_row_counts_once(device: str) -> None:
+def test_every_row_counts_once(device: torch.device) -> None:
     """However rows are shared among programs: statistics are those of all rows."""
     for rows in (31, 32, 33, 64, 65, 129):
         x = torch.randn(rows, 3).to(device)
@@ -200,14 +193,14 @@ def test_every_row_counts_once(device: str) -> None:
         torch.testing.assert_close(mlp.norms[0].running_var, 0.9 + 0.1 * z.var(0))
 
 
-def test_same_bits_again(device: str) -> None:
+def test_same_bits_again(device: torch.device) -> None:
     mlps, x = build((6, 20, 4), 2), torch.randn(200, 6).to(device)
     first, second = (step(outputs_in_training, mlps, x, torch.float32) for _ in range(2))
     for name, numbers in first.items():
         assert torch.equal(numbers, second[name]), name
 
 
-def test_each_mlp_its_own_input(device: str) -> None:
+def test_each_mlp_its_own_input(device: torch.device) -> None:
     """(G, rows, F): each of the MLPs reads other rows than the others."""
     widths, count = (6, 20, 4), 2
     mlps, x = build(widths, count).to(device), torch.randn(count, 70, 6).to(device)
@@ -222,13 +215,13 @@ def test_each_mlp_its_own_input(device: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_mlps_of_different_widths(device: str) -> None:
+def test_mlps_of_different_widths(device: torch.device) -> None:
     torch.manual_seed(0)
     mlps = nn.ModuleList([MLP((6, 8, 4)), MLP((6, 3))])
     hold_against_plain(mlps, torch.randn(50, 6).to(device))
 
 
-def test_any_shape_of_input(device: str) -> None:
+def test_any_shape_of_input(device: torch.device) -> None:
     mlp, x = build((6, 8, 4), 1)[0].to(device), torch.randn(3, 20, 6).to(device)
     [y] = outputs_in_training([mlp], x)
     torch.testing.assert_close(y, mlp(x))
@@ -236,7 +229,7 @@ def test_any_shape_of_input(device: str) -> None:
     torch.testing.assert_close(y, mlp(x.transpose(0, 1)))
 
 
-def test_inside_torch_compile(device: str) -> None:
+def test_inside_torch_compile(device: torch.device) -> None:
     """As one graph: nothing of the choice or the update of running estimates breaks it."""
     mlps, x = build((6, 8, 4), 2), torch.randn(40, 6).to(device)
 
@@ -251,7 +244,7 @@ def test_inside_torch_compile(device: str) -> None:
             torch.testing.assert_close(numbers, eager[name], msg=name)
 
 
-def test_operations_keep_their_promises(device: str) -> None:
+def test_operations_keep_their_promises(device: torch.device) -> None:
     """What PyTorch asks of an operation: shapes foreseen, gradients registered, no aliases."""
     mlps = build((3, 8, 4), 2).to(device)
     parameters = torch.cat([p.detach().flatten() for p in training.parameters_of(list(mlps))])
@@ -261,7 +254,7 @@ def test_operations_keep_their_promises(device: str) -> None:
 
 
 class TestWhyNot:
-    def test_reasons(self, device: str) -> None:
+    def test_reasons(self, device: torch.device) -> None:
         mlp, x = MLP((6, 8, 4)).to(device), torch.randn(40, 6).to(device)
         assert why_not_in_training(mlp, x) is None
         assert "padding" in str(why_not_in_training(mlp, x, torch.ones(1, 40, dtype=torch.bool)))
@@ -271,7 +264,7 @@ class TestWhyNot:
         assert "no batch norm" in str(why_not_in_training(MLP((6,)), x))
         assert "no batch norm" in str(why_not_in_training(MLP((6, 4), bare_last=True), x))
 
-    def test_other_processes(self, device: str) -> None:
+    def test_other_processes(self, device: torch.device) -> None:
         mlp, x = build((6, 8, 4), 1)[0].to(device), torch.randn(40, 6).to(device)
         for norm in mlp.norms:
             norm.synchronised = True
@@ -279,11 +272,11 @@ class TestWhyNot:
 
 
 def test_without_a_gpu_plain_layers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "INTERPRETED", False)
+    monkeypatch.setattr(_triton, "INTERPRETED", False)
     assert "on cpu" in str(why_not_in_training(MLP((6, 4)), torch.randn(40, 6)))
 
 
-def test_no_gradient_of_a_bias_before_a_norm(device: str) -> None:
+def test_no_gradient_of_a_bias_before_a_norm(device: torch.device) -> None:
     numbers = step(
         outputs_in_training, build((6, 8, 4), 1), torch.randn(40, 6).to(device), torch.float32
     )
@@ -291,7 +284,7 @@ def test_no_gradient_of_a_bias_before_a_norm(device: str) -> None:
     assert not numbers["gradient of 0.linears.1.bias"].any()
 
 
-def test_a_gradient_has_a_gradient(device: str) -> None:
+def test_a_gradient_has_a_gradient(device: torch.device) -> None:
     """A penalty on the gradient of the input, say: plain operations take over."""
     mlps, x = build((3, 8, 4), 2), torch.randn(30, 3).to(device)
 

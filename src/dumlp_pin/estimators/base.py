@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, cast
@@ -35,7 +36,7 @@ STEPS = 1500  # of the optimiser, that a fit of few sets takes
 FEWEST_TO_HOLD_OUT = 20  # sets; of fewer, none is kept back, and the last weights are the result
 
 
-class SetEstimator(TransformerMixin, BaseEstimator):
+class SetEstimator(TransformerMixin, BaseEstimator, ABC):
     """An estimator whose samples are sets.
 
     `X` is a list of arrays (N_b, F); an array (B, N, F), with `mask` (B, N) where not all elements
@@ -200,17 +201,21 @@ class SetEstimator(TransformerMixin, BaseEstimator):
 
     # What a subclass says.
 
+    @abstractmethod
+    def predict(self, X: Any, *, mask: Any = None) -> np.ndarray:
+        """(B,) the answer for each set."""
+
+    @abstractmethod
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, mask: Any = None) -> float:
         """How good the predictions are; 1 is perfect."""
-        raise NotImplementedError
 
     def _labels_of_rows(self, sets: ColumnSets) -> np.ndarray:
         """(B,) from the target column of a table."""
         return sets.labels()
 
+    @abstractmethod
     def _learn_target(self, labels: np.ndarray, sets: ColumnSets) -> np.ndarray:
         """(B,) what the loss takes, from labels as they were given."""
-        raise NotImplementedError
 
     def _class_weights(self, target: np.ndarray) -> np.ndarray:
         return np.ones(len(target), dtype=np.float32)
@@ -223,11 +228,13 @@ class SetEstimator(TransformerMixin, BaseEstimator):
         width = self.width or _auto_width(num_sets)
         return {"in_features": in_features, "width": width, "dropout": self.dropout}
 
+    @abstractmethod
     def _build(self, architecture: dict[str, Any]) -> nn.Module:
-        raise NotImplementedError
+        """A fresh network."""
 
+    @abstractmethod
     def _losses(self, network: nn.Module, sets: SetBatch, target: Tensor) -> Tensor:
-        raise NotImplementedError
+        """(B,) the loss of each set."""
 
     def _learned(self) -> dict[str, Any]:
         """What JSON shall keep of `_learn_target`."""
@@ -310,7 +317,7 @@ class SetEstimator(TransformerMixin, BaseEstimator):
 
 
 def pin_network(in_features: int, width: int, dropout: float, num_outputs: int) -> PinClassifier:
-    """A paper's network whose aggregation makes width x width numbers."""
+    """The paper's network whose aggregation makes width x width numbers."""
     return PinClassifier(
         in_features,
         num_outputs,

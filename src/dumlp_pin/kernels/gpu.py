@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import dumlp_pin.blocks as blocks
 from dumlp_pin._layout import Sets
-from dumlp_pin.kernels._triton import HAS_TRITON, INTERPRETED
+from dumlp_pin.kernels._triton import why_not_on
 from dumlp_pin.kernels.fold import fold_mlp
 from dumlp_pin.kernels.launch import Plan, plan_for, precision_of
 from dumlp_pin.kernels.pack import left_factors, pack, padded, places, size_of_pack
@@ -29,10 +29,8 @@ MERGED_SHARE, MERGED_PARTS = 128, 16
 
 def why_not(block: nn.Module, x: Sets) -> str | None:
     """Why the block's kernel cannot take its place in inference; None if it can."""
-    if not HAS_TRITON:
-        return "Triton is not installed, or has no C compiler"
-    if not (x.device.type == "cuda" or INTERPRETED):
-        return f"Triton needs a GPU, the input is on {x.device.type}"
+    if (reason := why_not_on(x.device.type)) is not None:
+        return reason
     if isinstance(block, blocks.AggregationBlock):
         return _why_not_aggregate(block, x)
     return f"no kernel computes a {type(block).__name__}"

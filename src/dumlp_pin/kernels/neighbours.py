@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dumlp_pin.kernels._triton import HAS_TRITON, INTERPRETED
+from dumlp_pin.kernels._triton import why_not_on
 
 LARGEST = 8192  # points of a set: a program holds all of them
 # A distance and an index share 64 bits: sets have at most 2^24 points, float32 distances lose
@@ -20,8 +20,8 @@ INDEX_BITS = (1 << 24) - 1
 
 def applies(points: Tensor) -> bool:
     """Whether there are kernels for points (B, N, D)."""
-    on_gpu = HAS_TRITON and (points.is_cuda or INTERPRETED)
-    return on_gpu and 0 < points.shape[1] <= LARGEST and 1 <= points.shape[2] <= 3
+    runs = why_not_on(points.device.type) is None
+    return runs and 0 < points.shape[1] <= LARGEST and 1 <= points.shape[2] <= 3
 
 
 def farthest_points(columns: Tensor, score: Tensor, count: int) -> Tensor:

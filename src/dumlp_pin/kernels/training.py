@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
-from dumlp_pin.kernels._triton import HAS_TRITON, INTERPRETED
+from dumlp_pin.kernels._triton import why_not_on
 from dumlp_pin.kernels.training_ops import layers_of, mlps_forward, split_statistics
 from dumlp_pin.kernels.watchers import watcher
 from dumlp_pin.sets import SetBatch
@@ -40,10 +40,8 @@ def mlps_together(mlps: Iterable[nn.Module], x: Sets, mask: Tensor | None = None
 
 def why_not_in_training(mlp: MLP, x: Tensor, mask: Tensor | None = None) -> str | None:
     """Why `outputs_in_training` cannot take the place of calling the MLP; None if it can."""
-    if not HAS_TRITON:
-        return "Triton is not installed, or has no C compiler"
-    if not (x.is_cuda or INTERPRETED):
-        return f"Triton needs a GPU, the input is on {x.device.type}"
+    if (reason := why_not_on(x.device.type)) is not None:
+        return reason
     if not mlp.training:
         return "the MLP is not in training"
     if not len(mlp.norms):
