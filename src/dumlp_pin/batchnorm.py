@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from dumlp_pin._processes import sum_over
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -17,7 +17,8 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     MOMENTUM = 0.1
-    synchronised = False  # whether the rows of all processes are one batch
+    synchronised = False  # whether the rows of several processes are one batch
+    group: dist.ProcessGroup | None = None  # of which processes; None for all
 
     def __init__(self, features: int) -> None:
         super().__init__(features, momentum=self.MOMENTUM)
@@ -56,20 +57,4 @@ class BatchNorm(nn.BatchNorm1d):
         return (normal * self.weight + self.bias).to(rows.dtype)
 
     def _total(self, value: Tensor) -> Tensor:
-        return _SumOverProcesses.apply(value) if self.synchronised else value
-
-
-class _SumOverProcesses(torch.autograd.Function):
-    """A sum over processes; the loss is one too, so the gradient is summed on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        dist.all_reduce(total)
-        return total
+        return sum_over(value, self.group) if self.synchronised else value

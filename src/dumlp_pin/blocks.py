@@ -117,7 +117,7 @@ class AggregationBlock(Fusible):
         self.scale = scale
         self.process_group = process_group
         if process_group is not None:
-            synchronise_norms(self)
+            synchronise_norms(self, process_group)
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> Tensor:
         if (kernel := kernel_for(self, x, mask)) is not None:

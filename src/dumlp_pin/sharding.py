@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,14 +10,15 @@ from torch import Tensor, nn
 
 from dumlp_pin._layout import Sets, open_sets
 from dumlp_pin._parts import Sums, peaks
+from dumlp_pin._processes import sum_over
 from dumlp_pin.batchnorm import BatchNorm
 
 
-def synchronise_norms(module: nn.Module) -> None:
-    """In training, the rows of all processes become one batch of every batch norm."""
+def synchronise_norms(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """In training, the rows of all processes of a group become one batch of every batch norm."""
     for norm in module.modules():
         if isinstance(norm, BatchNorm):
-            norm.synchronised = True
+            norm.synchronised, norm.group = True, group
 
 
 def sharded_product(
@@ -43,21 +43,3 @@ def sharded_product(
     message = torch.cat([part.mass, part.product.flatten(1)], dim=1)
     mass, product = sum_over(message, group).tensor_split([part.mass.shape[1]], dim=1)
     return Sums(shift, mass, product.view_as(part.product)).finish(activations).to(dtype)
-
-
-def sum_over(value: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum over a group; the loss is one too, so the gradient is summed on the way back."""
-    return _SumOverGroup.apply(value, group)
-
-
-class _SumOverGroup(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        total = value.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return sum_over(gradients[0], ctx.group), None
