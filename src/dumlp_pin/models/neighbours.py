@@ -170,14 +170,14 @@ def within(
     queries: Tensor, points: Tensor, radius: float, k: int, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The ball query: index (B, M, k) of points within the radius, the nearest first, and whether
-    each is kept.
+    each is kept. Places of the index that are not kept hold the nearest point again.
 
     Where more than k are within, the k nearest are taken. PointNet++ takes the k stored first,
     which makes the answer depend on the order of the points.
 
     >>> line = torch.tensor([[[0.0], [1.0], [5.0]]])
     >>> within(torch.tensor([[[1.5]]]), line, radius=2, k=3)
-    (tensor([[[1, 0, 0]]]), tensor([[[ True,  True, False]]]))
+    (tensor([[[1, 0, 1]]]), tensor([[[ True,  True, False]]]))
     """
     ((index, kept),) = within_each(queries, points, [(radius, k)], mask)
     return index, kept
@@ -194,7 +194,7 @@ def within_each(
     >>> line = torch.tensor([[[0.0], [1.0], [5.0]]])
     >>> small, large = within_each(torch.tensor([[[1.5]]]), line, [(1, 2), (4, 3)])
     >>> small
-    (tensor([[[1, 0]]]), tensor([[[ True, False]]]))
+    (tensor([[[1, 1]]]), tensor([[[ True, False]]]))
     >>> large
     (tensor([[[1, 0, 2]]]), tensor([[[True, True, True]]]))
     """
@@ -203,7 +203,9 @@ def within_each(
     found = []
     for radius, k in balls:
         inside = (kept & (square <= radius**2))[:, :, :k]
-        found.append((torch.where(inside, index[:, :, :k], 0), inside))
+        # Not the first stored point for all that is not kept: a GPU would add their gradients,
+        # zeros, to that one point, one after another.
+        found.append((torch.where(inside, index[:, :, :k], index[:, :, :1]), inside))
     return found
 
 
