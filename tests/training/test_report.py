@@ -110,6 +110,20 @@ def test_recipes_of_no_row_are_told_apart_by_what_they_change(page: str) -> None
     )
 
 
+def test_runs_cut_short_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
+    for recipe, last in (("modelnet40", 0.908), ("modelnet40_pct", 0.886)):
+        changes = ("epochs=20", "schedule.milestones=[16]")
+        write_result(tmp_path / recipe, recipe, last, *changes)
+    page = write_report(tmp_path)
+    lines = section(page, "Table 3")
+    begin = lines.index("The same recipes for 20 epochs instead of 250:")
+    assert "Not run; all rows: " in "".join(lines[:begin])
+    rows = [each for each in lines[begin:] if each.startswith("| ")][2:]
+    assert [each.split(" | ")[0] for each in rows] == ["| PCT", "| DuMLP-Pin"]
+    assert rows[1].endswith("| **90.80** | 91.00 | 1 | 300 s | NVIDIA H200, 3 seeds at once |")
+    assert "Beyond the paper" not in page
+
+
 def test_the_order_of_rows_is_judged_where_seeds_allow(tmp_path: Path) -> None:
     means = {"1 x 1024": 0.914, "2 x 512": 0.912, "4 x 256": 0.913}  # in the paper 91.8, 92.1, 91.6
     for row in get_table("table6").rows[:3]:

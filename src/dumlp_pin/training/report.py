@@ -30,6 +30,7 @@ from dumlp_pin.training.reproduce import (
 )
 from dumlp_pin.training.results import find_results, mean_and_spread
 from dumlp_pin.training.run import FAILED
+from dumlp_pin.training.shortened import is_shortened, shortened
 
 REMARKS = "remarks.toml"  # beside the results; see docs/recipes.md
 COMPLEXITY = "complexity.json"  # beside the results, by `dumlp-pin reproduce table5 --out`
@@ -141,6 +142,7 @@ def _section(table: Table, evidence: Evidence) -> Iterator[str]:
         yield from _complexity(table, evidence)
     else:
         yield from _scores(table, evidence)
+        yield from _shortened(table, evidence)
     if table.name in NOTES:
         yield NOTES[table.name]
     if ALL_ROWS in remarks:
@@ -156,13 +158,9 @@ def _scores(table: Table, evidence: Evidence) -> Iterator[str]:
         return
     rows = []
     for row in table.rows:
-        cells = ["not run", "", "", "", ""]
+        cells: Sequence[str] = ("not run", "", "", "", "")
         if runs := ours[row.label]:
-            cells = [
-                f"**{score_text(scores_of(table, [run.last for run in runs]))}**",
-                score_text(scores_of(table, [run.best_on_test for run in runs])),
-                *_costs(runs, evidence),
-            ]
+            cells = _ours(table, runs, evidence)
         rows.append((*_paper(table, row), *cells))
     yield from _markdown((*PAPER, *OURS), rows)
     last = {label: scores_of(table, [run.last for run in runs]) for label, runs in ours.items()}
@@ -178,6 +176,19 @@ def _scores(table: Table, evidence: Evidence) -> Iterator[str]:
     yield ""
 
 
+def _shortened(table: Table, evidence: Evidence) -> Iterator[str]:
+    """A table for each number of epochs to which rows were cut."""
+    cells: dict[tuple[int, int], list[tuple[str, ...]]] = {}
+    for row in table.rows:
+        for epochs, runs in shortened(row, evidence.runs).items():
+            cells.setdefault((epochs, row.load().epochs), []).append(
+                (*_paper(table, row), *_ours(table, runs, evidence))
+            )
+    for (epochs, full), rows in cells.items():
+        yield f"The same recipes for {epochs} epochs instead of {full}:\n"
+        yield from _markdown((*PAPER, *OURS), rows)
+
+
 def _sentences(table: Table, row: Row, best: Scores, evidence: Evidence) -> list[str]:
     failures = evidence.failures_of(row.load())
     if not best[row.label]:
@@ -185,6 +196,12 @@ def _sentences(table: Table, row: Row, best: Scores, evidence: Evidence) -> list
         return [*failures, f"{why} `{train_command(row, evidence.folder)}`"]
     remark = evidence.remarks.get(table.name, {}).get(row.label)
     return [text for text in (difference(table, row, best), *failures, remark) if text]
+
+
+def _ours(table: Table, runs: Sequence[Run], evidence: Evidence) -> Sequence[str]:
+    last = score_text(scores_of(table, [run.last for run in runs]))
+    best = score_text(scores_of(table, [run.best_on_test for run in runs]))
+    return f"**{last}**", best, *_costs(runs, evidence)
 
 
 def _costs(runs: Sequence[Run], evidence: Evidence) -> tuple[str, str, str]:
@@ -229,7 +246,8 @@ def _beyond(evidence: Evidence) -> Iterator[str]:
         *(run.recipe for run in evidence.runs),
         *(each for each, _ in evidence.failures),
     ):
-        if recipe not in rows and recipe not in recipes:
+        known = recipe in rows or any(is_shortened(recipe, row) for row in rows)
+        if not known and recipe not in recipes:
             recipes.append(recipe)
     if not recipes:
         return
