@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,9 +12,10 @@ from dumlp_pin.figures.costs import System, draw_costs
 from dumlp_pin.models import count_parameters, create_model
 from dumlp_pin.models.complexity import count_work
 from dumlp_pin.training.paper import get_table
-from dumlp_pin.training.recipe import Recipe, load_recipe, shipped_recipes
+from dumlp_pin.training.recipe import load_recipe, shipped_recipes
 from dumlp_pin.training.reproduce import Run, load_runs, runs_of, scores_of
 from dumlp_pin.training.results import find_results, mean_and_spread
+from dumlp_pin.training.shortened import shortened
 from dumlp_pin.training.sizes import inputs_for
 
 
@@ -52,21 +51,27 @@ def picture_broadcasts(results: Path, out: Path) -> None:
 def picture_costs(results: Path, out: Path) -> None:
     """The systems of the paper's Table 3 that were run, and our other recipes for its data.
 
-    A system that was only trained for fewer epochs bears their number.
+    All of them after the same number of epochs, that of which there are runs of most systems.
     """
     table, runs = get_table("table3"), load_runs(results)
-    written = find_results(results)
     recipes = {row.label: row.load() for row in table.rows}
     for name in shipped_recipes():
         recipe = load_recipe(name)
         if recipe.data.name == "modelnet40" and recipe not in recipes.values():
             recipes[name] = recipe
-    systems = []
+    by_epochs: dict[int, dict[str, list[Run]]] = {}
     for label, recipe in recipes.items():
-        found = [run for run in runs if run.recipe == recipe] or _cut_short(recipe, runs)
-        if not found:
-            continue
-        epochs = found[0].recipe.epochs
+        whole = [run for run in runs if run.recipe == recipe]
+        for epochs, found in {recipe.epochs: whole, **shortened(recipe, runs)}.items():
+            if found:
+                by_epochs.setdefault(epochs, {})[label] = found
+    if not by_epochs:
+        raise ValueError(f"{results} holds no run of table3: dumlp-pin reproduce table3 --run")
+    epochs = max(by_epochs, key=lambda epochs: (len(by_epochs[epochs]), epochs))
+    written = find_results(results)
+    systems = []
+    for label, found in by_epochs[epochs].items():
+        recipe = recipes[label]
         with torch.device("meta"):  # to be counted, weights need no values
             model = create_model(recipe.model.name, **recipe.model.overrides)
             work = count_work(model, **inputs_for(recipe, model))
@@ -74,7 +79,7 @@ def picture_costs(results: Path, out: Path) -> None:
         seconds = [run.seconds / written[run.path].get("seeds_at_once", 1) for run in found]
         systems.append(
             System(
-                name=label if epochs == recipe.epochs else f"{label}, {epochs} epochs",
+                name=label,
                 scores=scores_of(table, [run.last for run in found]),
                 parameters=count_parameters(model),
                 macs=work.macs,
@@ -82,17 +87,4 @@ def picture_costs(results: Path, out: Path) -> None:
                 is_ours=recipe.model.name.startswith("dumlp_pin"),
             )
         )
-    if not systems:
-        raise ValueError(f"{results} holds no run of table3: dumlp-pin reproduce table3 --run")
-    draw_costs(out, systems)
-
-
-def _cut_short(recipe: Recipe, runs: Sequence[Run]) -> list[Run]:
-    """Runs of a recipe but for the number of epochs and the schedule; those with the most."""
-    shorter = [
-        run
-        for run in runs
-        if replace(run.recipe, epochs=recipe.epochs, schedule=recipe.schedule) == recipe
-    ]
-    most = max((run.recipe.epochs for run in shorter), default=0)
-    return [run for run in shorter if run.recipe.epochs == most]
+    draw_costs(out, systems, epochs)

@@ -27,8 +27,11 @@ class System:
     is_ours: bool
 
 
-def draw_costs(path: Path, systems: Sequence[System]) -> None:
-    """Accuracy against each cost, on a logarithmic scale; bars are standard deviations."""
+def draw_costs(path: Path, systems: Sequence[System], epochs: int) -> None:
+    """Accuracy after so many epochs against each cost, on a logarithmic scale.
+
+    Bars are standard deviations.
+    """
     costs = {
         "parameters (M)": [system.parameters / 1e6 for system in systems],
         "multiply-adds a shape (M)": [system.macs / 1e6 for system in systems],
@@ -62,4 +65,4 @@ def draw_costs(path: Path, systems: Sequence[System]) -> None:
             axes.xaxis.set_minor_locator(ticker.NullLocator())
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.3)
-        panels[0].set_ylabel("accuracy, last epoch (%)")
+        panels[0].set_ylabel(f"accuracy, last of {epochs} epochs (%)")

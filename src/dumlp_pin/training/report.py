@@ -180,8 +180,9 @@ def _shortened(table: Table, evidence: Evidence) -> Iterator[str]:
     """A table for each number of epochs to which rows were cut."""
     cells: dict[tuple[int, int], list[tuple[str, ...]]] = {}
     for row in table.rows:
-        for epochs, runs in shortened(row, evidence.runs).items():
-            cells.setdefault((epochs, row.load().epochs), []).append(
+        full = row.load()
+        for epochs, runs in shortened(full, evidence.runs).items():
+            cells.setdefault((epochs, full.epochs), []).append(
                 (*_paper(table, row), *_ours(table, runs, evidence))
             )
     for (epochs, full), rows in cells.items():

@@ -1,18 +1,16 @@
-"""Runs of a row for fewer epochs than the paper, so that dear models stand beside cheap ones."""
+"""Runs of a recipe for fewer epochs than it has, so that dear models stand beside cheap ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dumlp_pin.training.paper import Row
 from dumlp_pin.training.recipe import Recipe
 from dumlp_pin.training.reproduce import Run
 
 
-def shortened(row: Row, runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """By their epochs, most first: runs by a recipe that is the row's but for its length."""
-    full = row.load()
+def shortened(full: Recipe, runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """By their epochs, most first: runs by the recipe but for its length, one a seed."""
     found: dict[int, dict[int, Run]] = {}
     for run in runs:
         if is_shortened(run.recipe, full):
