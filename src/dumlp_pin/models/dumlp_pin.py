@@ -82,6 +82,13 @@ def dumlp_pin_modelnet40(**overrides: Any) -> PinClassifier:
     return PinClassifier(**settings | overrides)
 
 
+@register_model
+def dumlp_pin_modelnet40_plus(**overrides: Any) -> PinClassifier:
+    """Point clouds with normals, 40 classes of objects; elements know what is around them."""
+    settings: dict[str, Any] = {"surroundings": (0.2, 0.4), "dropout": 0.3}
+    return dumlp_pin_modelnet40(**settings | overrides)
+
+
 def _segmenter(stages: Sequence[Stage], num_classes: int, overrides: dict) -> PinSegmenter:
     settings: dict[str, Any] = {
         "in_features": 3,

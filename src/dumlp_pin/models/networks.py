@@ -21,6 +21,7 @@ from dumlp_pin.kernels.fuse import Fusible
 from dumlp_pin.models.classifier import Classifier, Widths
 from dumlp_pin.models.convnet import ConvNet
 from dumlp_pin.models.segmenter import Segmenter
+from dumlp_pin.models.surroundings import Surroundings
 from dumlp_pin.sets import SetBatch, check_mask
 from dumlp_pin.streaming import AggregationState
 
@@ -61,6 +62,8 @@ class StageBlock(nn.Module):
 class PinClassifier(Classifier):
     """One class a set: stages, one aggregation, an MLP.
 
+    With scales of `surroundings` elements are first told what is around them.
+
     >>> model = PinClassifier(3, 10, branches=[(16, 8), (16, 8)], activations=("softmax", None))
     >>> model(torch.rand(2, 64, 3)).shape
     torch.Size([2, 10])
@@ -74,26 +77,32 @@ class PinClassifier(Classifier):
         activations: Sequence[str | None],
         head: Widths = (256,),
         stages: Sequence[Stage | Mapping[str, Any]] = (),
+        surroundings: Sequence[float] = (),
         dropout: float = 0.0,
     ) -> None:
         stages = _stages(stages)
         num_features = math.prod(widths[-1] for widths in branches)
         super().__init__(in_features, num_features, num_classes, head)
+        self.surroundings = Surroundings(in_features, surroundings) if surroundings else None
         self.stages = nn.ModuleList(StageBlock(stage, activations) for stage in stages)
-        width = stages[-1].combined[-1] if stages else in_features
+        width = self.surroundings.out_features if self.surroundings else in_features
+        width = stages[-1].combined[-1] if stages else width
         self.aggregate = AggregationBlock(width, branches, activations, dropout)
 
     def forward_features(self, x: Sets, mask: Tensor | None = None) -> Tensor:
         """(B, num_features): the feature of each set."""
+        if self.surroundings is not None:
+            x = self.surroundings(x, mask)
         for stage in self.stages:
             x = stage(x, mask)
         return self.aggregate(x, mask)
 
     def stream(self) -> AggregationState:
         """For one set that comes in chunks (n, F); results are its logits (num_classes,)."""
-        if len(self.stages):
+        telling = len(self.stages) + (self.surroundings is not None)
+        if telling:
             raise TypeError(
-                f"this model cannot stream: each of its {len(self.stages)} stages tells every "
+                f"this model cannot stream: each of its {telling} stages tells every "
                 "element about the whole set, which takes all elements once more"
             )
         return AggregationState(self.aggregate, self.head)
