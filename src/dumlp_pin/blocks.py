@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +26,11 @@ from dumlp_pin.kernels.fuse import Fusible
 from dumlp_pin.kernels.training import (
     mlps_together,
     outputs_in_training,
+    stacked_in_training,
     why_not_in_training,
 )
+from dumlp_pin.kernels.training_aggregation import aggregate_in_training, why_not_aggregation
+from dumlp_pin.kernels.training_broadcast import broadcast_in_training, why_not_broadcast
 from dumlp_pin.sets import SetBatch
 from dumlp_pin.sharding import sharded_product, synchronise_norms
 from dumlp_pin.streaming import AggregationState
@@ -122,13 +126,18 @@ class AggregationBlock(Fusible):
     def forward(self, x: SetsT, mask: Tensor | None = None) -> Tensor:
         if (kernel := kernel_for(self, x, mask)) is not None:
             return kernel.aggregate(self, x, mask)
+        y = self.dropout(self._product(x, mask).flatten(1))
+        return y if self.scale == 1 else y * self.scale  # torch.compile multiplies by 1 too
+
+    def _product(self, x: SetsT, mask: Tensor | None) -> Tensor:
+        """(B, c_1, ..., c_n)"""
+        if why_not_aggregation(self, x, mask) is None:
+            return aggregate_in_training(self, x)
         factors = mlps_together(self.branches, x, mask)
         if self.process_group is not None:
-            y = sharded_product(self.activations, factors, mask, self.process_group)
-        else:
-            pairs = zip(self.activations, factors, strict=True)
-            y = dot_product([ACTIVATIONS[name](factor, mask) for name, factor in pairs], mask)
-        return self.dropout(y.flatten(1)) * self.scale
+            return sharded_product(self.activations, factors, mask, self.process_group)
+        pairs = zip(self.activations, factors, strict=True)
+        return dot_product([ACTIVATIONS[name](factor, mask) for name, factor in pairs], mask)
 
     def stream(self) -> AggregationState:
         """For one set that comes in chunks (n, F), of any number of elements."""
@@ -174,8 +183,10 @@ class BroadcastBlock(Fusible):
         num_sets = x.num_sets if isinstance(x, SetBatch) else x.shape[0]
         if y.shape[0] != num_sets:
             raise ValueError(f"{num_sets} sets need as many set features, got {y.shape[0]}")
-        x = _relu_after(self.element, without_padding(x, mask), mask)
         y = _relu_after(self.set, y)
+        if why_not_broadcast(self, x, mask) is None:
+            return broadcast_in_training(self, x, y)
+        x = _relu_after(self.element, without_padding(x, mask), mask)
         values, sets = open_sets(x, mask)
         z = self.from_element(values) + sets.spread(self.from_set(y))
         if self.cross is not None:
@@ -189,5 +200,10 @@ class BroadcastBlock(Fusible):
 
 def _relu_after(mlp: MLP, x: SetsT, mask: Tensor | None = None) -> SetsT:
     """An MLP of a broadcast block ends in a ReLU, unless it has no layer."""
-    x = mlp(x, mask)
-    return ACTIVATIONS["relu"](x) if mlp.linears else x
+    if not mlp.linears:
+        return mlp(x, mask)
+    values = x.rows if isinstance(x, SetBatch) else x
+    if why_not_in_training(mlp, values, mask) is None:
+        y = stacked_in_training([mlp], values, relu=True).squeeze(0)
+        return cast(Any, x.with_rows(y) if isinstance(x, SetBatch) else y)
+    return ACTIVATIONS["relu"](mlp(x, mask))

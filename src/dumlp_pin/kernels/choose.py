@@ -20,6 +20,7 @@ import dumlp_pin.blocks as blocks
 from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.kernels.training import why_not_in_training
+from dumlp_pin.kernels.training_broadcast import why_not_broadcast
 from dumlp_pin.kernels.watchers import watcher
 from dumlp_pin.sets import SetBatch
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dumlp_pin.blocks import MLP, BroadcastBlock
 
 # The faster ways of inference, the first that can is taken. Each is a module with `why_not`,
-# `aggregate` and maybe `broadcast`, which is imported when it is first asked.
+# `aggregate` and `broadcast`, which is imported when it is first asked.
 WAYS = {"triton": "dumlp_pin.kernels.gpu", "cpu": "dumlp_pin.kernels.cpu"}
 
 
@@ -59,11 +60,11 @@ def kernel_for(
 def choose(block: nn.Module, x: Sets, mask: Tensor | None = None, y: Tensor | None = None) -> Path:
     """The one place that decides. A broadcast block takes a set's feature y besides its elements.
 
-    In training the MLPs of a block choose for themselves, and this only says what.
+    In training a block and its MLPs choose for themselves, and this only says what.
     """
     values = x.rows if isinstance(x, SetBatch) else x
     if block.training:
-        return _in_training(block, values, mask)
+        return _in_training(block, x, mask)
     given = [values] if y is None else [values, y]
     reason = (
         _why_not_inference(given)
@@ -106,14 +107,16 @@ def explain(module: nn.Module, *inputs: Any, **named_inputs: Any) -> dict[str, P
 _notes: ContextVar[dict[int, Path] | None] = ContextVar("notes", default=None)
 
 
-def _in_training(block: nn.Module, values: Tensor, mask: Tensor | None) -> Path:
+def _in_training(block: nn.Module, x: Sets, mask: Tensor | None) -> Path:
+    values = x.rows if isinstance(x, SetBatch) else x
     if isinstance(block, blocks.AggregationBlock):
         mlps = cast("Iterable[MLP]", block.branches)
         reasons = [why_not_in_training(mlp, values, mask) for mlp in mlps]
-        if not any(reasons):
-            return Path("triton", f"training in {values.dtype} on {values.device.type}")
-        return Path("plain", next(filter(None, reasons)))
-    return Path("plain", "the block is in training")
+    else:
+        reasons = [why_not_broadcast(cast("BroadcastBlock", block), x, mask)]
+    if not any(reasons):
+        return Path("triton", f"training in {values.dtype} on {values.device.type}")
+    return Path("plain", next(filter(None, reasons)))
 
 
 def _why_not_inference(given: Iterable[Tensor]) -> str | None:
@@ -169,7 +172,7 @@ def _why_not_these_modules(block: nn.Module, like: Tensor) -> str | None:
     The dictionaries of a module are read as they are, since this is asked on every call.
     """
     known = (nn.Linear, BatchNorm, nn.ModuleList, blocks.MLP, nn.Dropout)
-    gradients = torch.is_grad_enabled()
+    gradients, dtype, device = torch.is_grad_enabled(), like.dtype, like.device
     waiting: list[nn.Module] = [block]
     while waiting:
         part = waiting.pop()
@@ -194,7 +197,7 @@ def _why_not_these_modules(block: nn.Module, like: Tensor) -> str | None:
                 return "gradients may be asked for: no torch.inference_mode() here"
             if type(weight) is not nn.Parameter:
                 return f"a weight is a {type(weight).__name__}"
-            if weight.dtype != like.dtype or weight.device != like.device:
+            if weight.dtype != dtype or weight.device != device:
                 return f"weights are in {weight.dtype} on {weight.device}, not as the input"
         waiting += [child for child in part._modules.values() if child is not None]
     if getattr(block, "process_group", None) is not None:

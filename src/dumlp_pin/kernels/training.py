@@ -8,7 +8,7 @@ its statistics on the way, and whoever reads z applies norm and ReLU: about six 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,32 @@ from torch import Tensor, nn
 from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.kernels._triton import why_not_on
-from dumlp_pin.kernels.training_ops import layers_of, mlps_forward, split_statistics
+from dumlp_pin.kernels.training_ops import Offset, layers_of, mlps_forward, split_statistics
 from dumlp_pin.kernels.watchers import watcher
 from dumlp_pin.sets import SetBatch
 
 if TYPE_CHECKING:
     from dumlp_pin.blocks import MLP
 
-# A tile holds all columns of a layer. Where layers are wider, their products take the time, not
-# their activations' way to memory and back, and cuBLAS multiplies faster.
-WIDEST = 128
+# A program has a part of a weight that is as wide as the layer on one side. Where layers are wider,
+# their products take the time, not their activations' way to memory and back: cuBLAS is faster.
+WIDEST = 256
+
+
+class Chain(NamedTuple):
+    """Layers of several modules one after the other, as if they were one MLP's."""
+
+    widths: tuple[int, ...]
+    linears: Sequence[nn.Module]
+    norms: Sequence[nn.Module]
+    owners: Sequence[nn.Module]
+
+    @property
+    def training(self) -> bool:
+        return all(owner.training for owner in self.owners)
+
+    def modules(self) -> Iterable[nn.Module]:
+        return [part for owner in self.owners for part in owner.modules()]
 
 
 def mlps_together(mlps: Iterable[nn.Module], x: Sets, mask: Tensor | None = None) -> list[Any]:
@@ -38,7 +54,7 @@ def mlps_together(mlps: Iterable[nn.Module], x: Sets, mask: Tensor | None = None
     return [x.with_rows(y) for y in outputs] if isinstance(x, SetBatch) else outputs
 
 
-def why_not_in_training(mlp: MLP, x: Tensor, mask: Tensor | None = None) -> str | None:
+def why_not_in_training(mlp: MLP | Chain, x: Tensor, mask: Tensor | None = None) -> str | None:
     """Why `outputs_in_training` cannot take the place of calling the MLP; None if it can."""
     if (reason := why_not_on(x.device.type)) is not None:
         return reason
@@ -54,13 +70,13 @@ def why_not_in_training(mlp: MLP, x: Tensor, mask: Tensor | None = None) -> str 
         return f"{x.shape[-1]} features do not fit"
     if x.shape[:-1].numel() < 2:
         return "batch norms need two rows"
-    for dtype in (x.dtype, _dtype_of(x), mlp.linears[0].weight.dtype):
+    for dtype in (x.dtype, dtype_of(x), mlp.linears[0].weight.dtype):
         if dtype not in (torch.float32, torch.bfloat16):
             return f"kernels have float32 and bfloat16, not {dtype}"
     return _why_not_these_parts(mlp) or _why_not_now()
 
 
-def _why_not_these_parts(mlp: MLP) -> str | None:
+def _why_not_these_parts(mlp: MLP | Chain) -> str | None:
     """Anything in an MLP that is not as the MLP made it."""
     for part in (*mlp.linears, *mlp.norms):
         if type(part) not in (nn.Linear, BatchNorm):
@@ -93,30 +109,57 @@ def outputs_in_training(mlps: Sequence[MLP], x: Tensor) -> list[Tensor]:
     MLPs of the same widths run side by side. `why_not_in_training` says where this is impossible.
     The kernels have a first derivative only; further ones are those of plain operations.
     """
-    first = mlps[0]
-    if any((mlp.widths, len(mlp.norms)) != (first.widths, len(first.norms)) for mlp in mlps):
+    if any(shape_of(mlp) != shape_of(mlps[0]) for mlp in mlps):
         return [output for mlp in mlps for output in outputs_in_training([mlp], x)]
+    stacked = stacked_in_training(mlps, x)
+    # The gradient of what `unbind` gives is a copy, even of one.
+    return [stacked.squeeze(0)] if len(mlps) == 1 else list(stacked.unbind(0))
+
+
+def shape_of(mlp: MLP) -> tuple[tuple[int, ...], list[float]]:
+    """MLPs that are alike in this run side by side."""
+    return mlp.widths, [norm.eps for norm in cast(Iterable[BatchNorm], mlp.norms)]
+
+
+def stacked_in_training(
+    mlps: Sequence[MLP | Chain],
+    x: Tensor,
+    *,
+    relu: bool = False,
+    offset: Offset | None = None,
+    offset_at: int = 0,
+) -> Tensor:
+    """(M, ..., C): `outputs_in_training` of M MLPs of one shape, as one tensor.
+
+    With `relu` one more ReLU ends them; an `offset` is added to what the layer `offset_at` of a
+    single MLP multiplies, before its norm.
+    """
+    first = mlps[0]
     y, statistics, _ = mlps_forward(
         x.reshape(-1, x.shape[-1]),
         torch.cat([parameter.flatten() for parameter in parameters_of(mlps)]),
+        None if offset is None else offset.values,
+        None if offset is None else offset.starts,
         first.widths,
         len(first.norms),
         len(mlps),
+        offset_at,
+        relu,
         cast(BatchNorm, first.norms[0]).eps,
-        _dtype_of(x),
+        dtype_of(x),
     )
-    _update_running(mlps, statistics)
-    return [output.view(*x.shape[:-1], -1) for output in y.unbind(0)]
+    update_running(mlps, statistics)
+    return y.view(len(mlps), *x.shape[:-1], -1)
 
 
-def _dtype_of(x: Tensor) -> torch.dtype:
+def dtype_of(x: Tensor) -> torch.dtype:
     """Of the activations."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
-def parameters_of(mlps: Sequence[MLP]) -> list[Tensor]:
+def parameters_of(mlps: Sequence[MLP | Chain]) -> list[Tensor]:
     """As `mlps_forward` takes them: layer by layer, of each the same parameter of every MLP."""
     parameters = []
     for index in range(len(mlps[0].linears)):
@@ -129,7 +172,7 @@ def parameters_of(mlps: Sequence[MLP]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _update_running(mlps: Sequence[MLP], statistics: Tensor) -> None:
+def update_running(mlps: Sequence[MLP | Chain], statistics: Tensor) -> None:
     layers = layers_of(mlps[0].widths, len(mlps[0].norms), len(mlps))
     running, fresh, batches = [], [], []
     for index, numbers in enumerate(split_statistics(statistics, layers)[: len(mlps[0].norms)]):

@@ -2,6 +2,10 @@
 
 G MLPs of the same widths run side by side. Their parameters come as one vector: of each layer the
 weights (G, N, K), the biases (G, N) and, where a norm follows, its scales and shifts (2, G, N).
+
+Rows may belong to B sets, one set's after the other's, of which each adds an offset of its own to
+the product z of one layer, before the norm. If all have equally many rows, their number says it
+all; else `starts` (B + 1,) does, as the offsets of a `SetBatch`.
 """
 
 from __future__ import annotations
@@ -47,6 +51,27 @@ class Kept(NamedTuple):
     z: Tensor  # (groups, rows, N), before the norm
 
 
+class Offset(NamedTuple):
+    """What each set adds to the products of its rows."""
+
+    values: Tensor  # (B, N)
+    starts: Tensor | None
+
+    def owners(self, rows: int) -> Tensor | None:
+        """(rows,) whose each one is; None where all sets have equally many."""
+        if self.starts is None:
+            return None
+        each = torch.arange(rows, device=self.starts.device)
+        return torch.searchsorted(self.starts[1:], each, right=True)
+
+    def spread(self, rows: int) -> Tensor:
+        """(rows, N)."""
+        owners = self.owners(rows)
+        if owners is None:
+            return self.values.repeat_interleave(rows // len(self.values), 0)
+        return self.values[owners]
+
+
 def layers_of(widths: Sequence[int], norms: int, groups: int) -> list[Layer]:
     return [
         Layer(groups, before, after, index < norms)
@@ -76,7 +101,16 @@ def _grouped(z: Tensor, layer: Layer) -> Tensor:
 
 
 def plain_forward(
-    x: Tensor, parameters: Tensor, widths: Sequence[int], norms: int, groups: int, eps: float
+    x: Tensor,
+    parameters: Tensor,
+    offset: Tensor | None,
+    starts: Tensor | None,
+    widths: Sequence[int],
+    norms: int,
+    groups: int,
+    offset_at: int,
+    relu: bool,
+    eps: float,
 ) -> Tensor:
     """The y of `mlps_forward`, by operations of PyTorch."""
     layers = layers_of(widths, norms, groups)
@@ -84,11 +118,13 @@ def plain_forward(
     for index, (G, K, N, normed) in enumerate(layers):
         weight, bias, affine = (next(parts) for _ in range(3))
         x = x @ weight.view(G, N, K).mT + bias.view(G, 1, N)
+        if offset is not None and index == offset_at:
+            x = x + Offset(offset, starts).spread(x.shape[-2])
         if normed:
             scale, shift = affine.view(2, G, 1, N)
             variance, mean = torch.var_mean(x, -2, correction=0, keepdim=True)
             x = (x - mean) * torch.rsqrt(variance + eps) * scale + shift
-        if index < len(layers) - 1:
+        if index < len(layers) - 1 or relu:
             x = torch.relu(x)
     return x
 
@@ -97,38 +133,67 @@ def plain_forward(
 def mlps_forward(
     x: Tensor,
     parameters: Tensor,
+    offset: Tensor | None,
+    starts: Tensor | None,
     widths: Sequence[int],
     norms: int,
     groups: int,
+    offset_at: int,
+    relu: bool,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """From x (rows, F) for all MLPs, or (G, rows, F), y (G, rows, N), statistics and z.
 
     The first `norms` layers have a batch norm; y and z are of `dtype`. All z are one vector, and
-    so are all statistics: `split` takes them apart.
+    so are all statistics: `split` takes them apart. Where there is an offset (B, N), G is 1, and
+    layer `offset_at` takes it; where `relu`, all layers have a norm, and a ReLU follows the last.
     """
     from dumlp_pin.kernels import training_launch as launch
 
     layers = layers_of(widths, norms, groups)
     y, statistics, z = _empty_outputs(x, layers, dtype)
     kept = split(parameters, statistics, z, layers, rows=x.shape[-2])
-    source, before = x.contiguous(), None
-    for of_layer in kept:
-        launch.forward(of_layer, source, before, of_layer.z if of_layer.layer.normed else y, eps)
-        source, before = of_layer.z, of_layer
+    multiply_layers(kept, x, y, eps, _offset(offset, starts), offset_at)
     if kept[-1].layer.normed:
-        launch.normalise(kept[-1], y)
+        launch.normalise(kept[-1], y, relu)
     return y, statistics, z
+
+
+def multiply_layers(
+    kept: Sequence[Kept],
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    offset: Offset | None = None,
+    offset_at: int = 0,
+) -> None:
+    """Write the z of each layer and its statistics; y where no norm follows the last."""
+    from dumlp_pin.kernels import training_launch as launch
+
+    source, before = x.contiguous(), None
+    for index, of_layer in enumerate(kept):
+        target = of_layer.z if of_layer.layer.normed else y
+        added = offset if index == offset_at else None
+        launch.forward(of_layer, source, before, added, target, eps)
+        source, before = of_layer.z, of_layer
+
+
+def _offset(values: Tensor | None, starts: Tensor | None) -> Offset | None:
+    return None if values is None else Offset(values.contiguous(), starts)
 
 
 @mlps_forward.register_fake
 def _(
     x: Tensor,
     parameters: Tensor,
+    offset: Tensor | None,
+    starts: Tensor | None,
     widths: Sequence[int],
     norms: int,
     groups: int,
+    offset_at: int,
+    relu: bool,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,36 +214,80 @@ def mlps_backward(
     y_gradient: Tensor,
     x: Tensor,
     parameters: Tensor,
+    offset: Tensor | None,
+    starts: Tensor | None,
     statistics: Tensor,
     z: Tensor,
     widths: Sequence[int],
     norms: int,
     groups: int,
+    offset_at: int,
+    relu: bool,
     for_x: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x, without a number unless `for_x`, and of the parameters."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, without a number unless `for_x`, of the parameters and of the offset."""
     from dumlp_pin.kernels import training_launch as launch
 
     layers = layers_of(widths, norms, groups)
     kept = split(parameters, statistics, z, layers, rows=x.shape[-2])
-    # The gradient of a bias stays 0 where a norm takes the bias away. A layer's kernel finds the
-    # gradients of its weight and of the norm before it: they lie side by side.
     total = torch.zeros_like(parameters, dtype=torch.float32)
-    begins = list(accumulate((sum(layer.sizes) for layer in layers), initial=0))
     gradient = y_gradient.contiguous()
-    sums = total[-(layers[-1].sizes[2] or layers[-1].sizes[1]) :]
-    launch.sum_output(kept[-1], gradient, sums)
-    for index in range(len(kept) - 1, 0, -1):
-        of_layer, before = kept[index], kept[index - 1]
-        begin, affine = begins[index], before.layer.sizes[2]
-        found = total[begin - affine : begin + of_layer.layer.sizes[0]]
-        target = torch.empty_like(before.z)
-        launch.backward(of_layer, gradient, sums, before.z, before, target, found)
-        gradient, sums = target, found[:affine]
-    x_gradients = x.new_empty(groups, *x.shape[-2:]) if for_x else None
-    found = total[: layers[0].sizes[0]]
-    launch.backward(kept[0], gradient, sums, x.contiguous(), None, x_gradients, found)
-    return _of_input(x_gradients, x), total.to(parameters.dtype)
+    launch.sum_output(kept[-1], gradient, relu, sums_at_end(total, kept[-1].layer))
+    offset_gradient = _offset_gradient(offset, x)
+    of_offset = None if offset is None else offset_gradient
+    x_gradient = back_through_layers(
+        kept, x, gradient, total, for_x, relu, of_offset, starts, offset_at
+    )
+    return x_gradient, total.to(parameters.dtype), offset_gradient
+
+
+def sums_at_end(total: Tensor, last: Layer) -> Tensor:
+    """Of the gradients of all parameters those that are sums of the gradient at the output."""
+    return total[-(last.sizes[2] or last.sizes[1]) :]
+
+
+def back_through_layers(
+    kept: Sequence[Kept],
+    x: Tensor,
+    gradient: Tensor,
+    total: Tensor,
+    for_x: bool,
+    relu: bool = False,
+    offset_gradient: Tensor | None = None,
+    starts: Tensor | None = None,
+    offset_at: int = 0,
+) -> Tensor:
+    """The gradient of x; into `total`, which has `sums_at_end` alone, come those of parameters.
+
+    The gradient of a bias stays 0 where a norm takes the bias away.
+    """
+    from dumlp_pin.kernels import training_launch as launch
+
+    # A layer's kernel finds the gradients of its weight and of the norm before it: they lie side by
+    # side.
+    layers = [of_layer.layer for of_layer in kept]
+    begins = list(accumulate((sum(layer.sizes) for layer in layers), initial=0))
+    sums = sums_at_end(total, layers[-1])
+    x_gradient = x.new_empty(layers[0].groups, *x.shape[-2:]) if for_x else None
+    for index in range(len(kept) - 1, -1, -1):
+        of_layer, masked = kept[index], relu and index == len(kept) - 1
+        if offset_gradient is not None and index == offset_at:
+            launch.sum_sets(of_layer, gradient, sums, masked, starts, offset_gradient)
+        begin, end = begins[index], begins[index] + of_layer.layer.sizes[0]
+        reader = of_layer, gradient, sums, masked
+        if index:
+            before = kept[index - 1]
+            affine = before.layer.sizes[2]
+            found, gradient = total[begin - affine : end], torch.empty_like(before.z)
+            launch.backward(*reader, before.z, before, gradient, found)
+            sums = found[:affine]
+        else:
+            launch.backward(*reader, x.contiguous(), None, x_gradient, total[:end])
+    return _of_input(x_gradient, x)
+
+
+def _offset_gradient(offset: Tensor | None, x: Tensor) -> Tensor:
+    return x.new_empty(0) if offset is None else offset.new_empty(offset.shape)
 
 
 def _of_input(x_gradients: Tensor | None, x: Tensor) -> Tensor:
@@ -195,37 +304,44 @@ def _(
     y_gradient: Tensor,
     x: Tensor,
     parameters: Tensor,
+    offset: Tensor | None,
+    starts: Tensor | None,
     statistics: Tensor,
     z: Tensor,
     widths: Sequence[int],
     norms: int,
     groups: int,
+    offset_at: int,
+    relu: bool,
     for_x: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     x_gradient = x.new_empty(x.shape) if for_x else x.new_empty(0)
-    return x_gradient, torch.empty_like(parameters)
+    return x_gradient, torch.empty_like(parameters), _offset_gradient(offset, x)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, parameters, ctx.widths, ctx.norms, ctx.groups, ctx.eps, _ = inputs
+    *tensors, ctx.widths, ctx.norms, ctx.groups, ctx.offset_at, ctx.relu, ctx.eps, _ = inputs
     _, statistics, z = output
     ctx.mark_non_differentiable(statistics, z)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, parameters, statistics, z)
+    ctx.save_for_backward(*tensors, statistics, z)
 
 
 def _backward(ctx: Any, y_gradient: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    wanted = [which for which, asked in enumerate(ctx.needs_input_grad) if asked]
+    structure: Any = ctx.widths, ctx.norms, ctx.groups, ctx.offset_at, ctx.relu
     if torch.is_grad_enabled():  # the gradient's own gradient is asked for: operations have one
-        x, parameters = ctx.saved_tensors[:2]
-        y = plain_forward(x, parameters, ctx.widths, ctx.norms, ctx.groups, ctx.eps)
-        wanted = [tensor for tensor in (x, parameters) if tensor.requires_grad]
-        found = torch.autograd.grad(y, wanted, y_gradient.to(y.dtype), create_graph=True)
-        gradients = iter(found)
-        return *(next(gradients) if t.requires_grad else None for t in (x, parameters)), *[None] * 5
-    x_gradient, gradient = mlps_backward(
-        y_gradient, *ctx.saved_tensors, ctx.widths, ctx.norms, ctx.groups, ctx.needs_input_grad[0]
-    )
-    return x_gradient if ctx.needs_input_grad[0] else None, gradient, *[None] * 5
+        y = plain_forward(*inputs, *structure, eps=ctx.eps)
+        of = [inputs[which] for which in wanted]
+        found = torch.autograd.grad(y, of, y_gradient.to(y.dtype), create_graph=True)
+    else:
+        found = mlps_backward(y_gradient, *inputs, *kept, *structure, 0 in wanted)
+        found = [found[which] for which in wanted]
+    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+    for which, gradient in zip(wanted, found, strict=True):
+        gradients[which] = gradient
+    return tuple(gradients)
 
 
 mlps_forward.register_autograd(_backward, setup_context=_keep)

@@ -1,9 +1,10 @@
 """The way back through `triton_training_forward`: z was kept, the rest is computed again.
 
 The gradient that goes from layer to layer is the one at a batch norm's output, where the ReLU
-after it has passed it. What the norm makes of it needs two sums over all rows, of the gradient and
-of its product with the normalised z. They are the gradients of the norm's shift and scale, too;
-the kernel that writes a gradient sums it.
+after it has passed it; if a ReLU ends the last layer, whoever reads the gradient there passes it.
+What the norm makes of it needs two sums over all rows, of the gradient and of its product with the
+normalised z. They are the gradients of the norm's shift and scale, too; the kernel that writes a
+gradient sums it.
 """
 
 from __future__ import annotations
@@ -27,33 +28,47 @@ from dumlp_pin.kernels.triton_training_forward import (
 
 
 @triton.jit
+def passed(gradient, off, factor, shift, RELU: tl.constexpr):
+    """What a ReLU lets pass, if there is one, behind a norm of z, which is `off` from its mean."""
+    if RELU:
+        gradient = tl.where(off * factor + shift > 0, gradient, 0.0)
+    return gradient
+
+
+@triton.jit
 def output_sums(
     gradient,  # (groups, rows, N)
     z,  # (groups, rows, N)
     statistics,  # (4, groups, N)
+    affine,  # (2, groups, N)
     partial,  # (programs, 2 if NORMED else 1, groups, N): as `sums` below
     rows,
     rows_a_program,
     N: tl.constexpr,
     NORMED: tl.constexpr,
+    RELU: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """The sums of the gradient at the output: of the last norm's scale and shift, or of a bias."""
     program, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     first = program * rows_a_program
-    r, n = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_N)
+    r, n = tl.arange(0, BLOCK_R), tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     gradient += group * rows * N
     z += group * rows * N
     of_shift = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
     of_scale = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
     if NORMED:
         mean = columns(statistics, MEAN, n, N)[None, :]
+        factor = (columns(statistics, RSTD, n, N) * columns(affine, SCALE, n, N))[None, :]
+        shift = columns(affine, SHIFT, n, N)[None, :]
     for start in range(first, tl.minimum(first + rows_a_program, rows), BLOCK_R):
         values = tile(gradient, start, r, n, rows, N)
-        of_shift += values
         if NORMED:
-            of_scale += values * (tile(z, start, r, n, rows, N) - mean)
+            off = tile(z, start, r, n, rows, N) - mean
+            values = passed(values, off, factor, shift, RELU)
+            of_scale += values * off
+        of_shift += values
     width = tl.num_programs(1) * N
     if NORMED:
         at = partial + program * 2 * width + group * N + n
@@ -62,6 +77,49 @@ def output_sums(
     else:
         at = partial + program * width + group * N + n
         tl.store(at, tl.sum(of_shift, 0), mask=n < N)
+
+
+@triton.jit
+def set_sums(
+    gradient,  # (rows, N), behind this layer's norm
+    z,  # (rows, N)
+    statistics,  # (4, N)
+    affine,  # (2, N)
+    sums,  # (2, N): the gradients of affine
+    starts,  # (sets + 1,) unless EQUAL_SETS
+    partial,  # (programs, sets, N)
+    rows,
+    sets,
+    programs,
+    N: tl.constexpr,
+    EQUAL_SETS: tl.constexpr,
+    RELU: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The sums of the gradient at z over each set, whose tiles its programs take in turn."""
+    program = tl.program_id(0)
+    owner = program % sets
+    if EQUAL_SETS:
+        rows_a_set = rows // sets
+        first = owner * rows_a_set
+        last = first + rows_a_set
+    else:
+        first = tl.load(starts + owner).to(tl.int32)
+        last = tl.load(starts + owner + 1).to(tl.int32)
+    r, n = tl.arange(0, BLOCK_R), tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mean, rstd = columns(statistics, MEAN, n, N)[None, :], columns(statistics, RSTD, n, N)
+    factor, shift = rstd * columns(affine, SCALE, n, N), columns(affine, SHIFT, n, N)[None, :]
+    constant = columns(sums, SHIFT, n, N)[None, :] / rows
+    slope = (columns(sums, SCALE, n, N) / rows * rstd)[None, :]
+    total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
+    for start in range(first + program // sets * BLOCK_R, last, programs * BLOCK_R):
+        off = tile(z, start, r, n, last, N) - mean
+        values = tile(gradient, start, r, n, last, N)
+        values = passed(values, off, factor[None, :], shift, RELU) - constant - off * slope
+        total += tl.where((start + r < last)[:, None], values, 0.0)
+    of_set = narrowed(tl.sum(total, 0) * factor, partial.dtype.element_ty)
+    tl.store(partial + tl.cast(program, tl.int64) * N + n, of_set, mask=n < N)
 
 
 @triton.jit
@@ -84,6 +142,7 @@ def backward_layer(
     N: tl.constexpr,
     INPUT_NORMED: tl.constexpr,
     NORMED: tl.constexpr,
+    RELU: tl.constexpr,
     FOR_X: tl.constexpr,
     OPERAND: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -93,7 +152,8 @@ def backward_layer(
     """The gradients of the weight and of the layer's input; of the latter behind its norm."""
     program, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     first = program * rows_a_program
-    r, k, n = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    r, n = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_N)
+    k = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K)
     gradient += group * rows * N
     z += group * rows * N
     x += group * x_group
@@ -102,6 +162,7 @@ def backward_layer(
         mean = columns(statistics, MEAN, n, N)[None, :]
         rstd = columns(statistics, RSTD, n, N)[None, :]
         factor = rstd * columns(affine, SCALE, n, N)[None, :]
+        shift = columns(affine, SHIFT, n, N)[None, :]
         constant = columns(sums, SHIFT, n, N)[None, :] / rows
         slope = columns(sums, SCALE, n, N)[None, :] / rows * rstd
     if INPUT_NORMED:
@@ -117,6 +178,7 @@ def backward_layer(
         at_z = tile(gradient, start, r, n, rows, N)
         if NORMED:
             off = tile(z, start, r, n, rows, N) - mean
+            at_z = passed(at_z, off, factor, shift, RELU)
             at_z = (at_z - constant - off * slope) * factor
             at_z = tl.where((start + r < rows)[:, None], at_z, 0.0)
         at_z = operand(at_z, OPERAND)
@@ -164,4 +226,5 @@ def add_up(
         inside = (start + p < programs)[:, None] & (n < numbers)[None, :]
         at = partial + tl.cast(start + p, tl.int64)[:, None] * numbers + n[None, :]
         slots += tl.load(at, mask=inside, other=0.0)
-    tl.store(total + n, tl.sum(slots, 0), mask=n < numbers)
+    found = narrowed(tl.sum(slots, 0), total.dtype.element_ty)
+    tl.store(total + n, found, mask=n < numbers)

@@ -96,15 +96,20 @@ def forward_layer(
     affine,  # (2, groups, K)
     weight,  # (groups, N, K)
     bias,  # (groups, N)
+    offset,  # (sets, N) of a single group, if OFFSET
+    owners,  # (rows,) whose each is, unless EQUAL_SETS
     z,  # (groups, rows, N)
     partial,  # (programs, 2, groups, N): mean and sum of squares about it of each program's rows
     rows,
     rows_a_program,
     x_group,  # from one group of x to the next
+    rows_a_set,  # if EQUAL_SETS
     K: tl.constexpr,
     N: tl.constexpr,
     INPUT_NORMED: tl.constexpr,
     NORMED: tl.constexpr,
+    OFFSET: tl.constexpr,
+    EQUAL_SETS: tl.constexpr,
     OPERAND: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -114,7 +119,8 @@ def forward_layer(
     program, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     first = program * rows_a_program
     last = tl.minimum(first + rows_a_program, rows)
-    r, k, n = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    r, k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
+    n = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     x += group * x_group
     z += group * rows * N
     w = tl.trans(weight_tile(weight + group * N * K, n, k, N, K, OPERAND))
@@ -123,7 +129,7 @@ def forward_layer(
         scale = (columns(statistics, RSTD, k, K) * columns(affine, SCALE, k, K))[None, :]
         shift = columns(affine, SHIFT, k, K)[None, :]
     if not NORMED:
-        offset = columns(bias, 0, n, N)[None, :]
+        constant = columns(bias, 0, n, N)[None, :]
     # Each place of the tile keeps mean and squares of the rows it has seen, by Welford's formula:
     # nothing is summed over rows until the end.
     slot_mean = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
@@ -136,8 +142,16 @@ def forward_layer(
             a = tl.where(a < 0, 0.0, a)  # unlike maximum it hands a NaN on
         total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
         total = product(operand(a, OPERAND), w, total, OPERAND)
+        if OFFSET:
+            inside = start + r < rows
+            if EQUAL_SETS:
+                owner = (start + r) // rows_a_set
+            else:
+                owner = tl.load(owners + start + r, mask=inside, other=0)
+            at = offset + tl.where(inside, owner, 0).to(tl.int64)[:, None] * N + n[None, :]
+            total += tl.load(at, mask=(n < N)[None, :], other=0.0).to(tl.float32)
         if not NORMED:
-            total += offset
+            total += constant
         stored = narrowed(total, z.dtype.element_ty)
         store_tile(z, start, r, n, rows, stored, N)
         if NORMED:
@@ -200,6 +214,7 @@ def normalise_output(
     y,  # (groups, rows, N)
     rows,
     N: tl.constexpr,
+    RELU: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -208,4 +223,6 @@ def normalise_output(
     scale = columns(statistics, RSTD, n, N) * columns(affine, SCALE, n, N)
     values = tile(z + of_group, start, r, n, rows, N) - columns(statistics, MEAN, n, N)[None, :]
     values = values * scale[None, :] + columns(affine, SHIFT, n, N)[None, :]
+    if RELU:
+        values = tl.where(values < 0, 0.0, values)
     store_tile(y + of_group, start, r, n, rows, narrowed(values, y.dtype.element_ty), N)
