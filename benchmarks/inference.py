@@ -4,7 +4,8 @@
 
 Everything is measured in one run: the machine's own rates (large matrix products, a large copy);
 the model's definition operation by operation; the same through `torch.compile`; and the way that
-the package takes. Ways take turns, each number is a median, and inputs are random, never zeros.
+the package takes. The classifier has one aggregation; the segmenter has broadcasts as well. Ways
+take turns, each number is a median, and inputs are random, never zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tyro
 from torch import Tensor
 from ways import defined, trained
 
-from dumlp_pin import SetBatch, explain
+from dumlp_pin import SetBatch, blocks, captured, explain
 from dumlp_pin.models import count_macs
 from dumlp_pin.training.results import environment, plain, write_json
 
@@ -34,59 +35,100 @@ PRECISIONS = {
 }
 SETS, ELEMENTS, FEATURES = 4096, 1024, 6
 SMALLEST, LARGEST = 16, 4096
+SEGMENTED_SETS, SEGMENTED_ELEMENTS = 256, 2048
 REPEATS = 7
-Way = Callable[..., Tensor]
+Way = Callable[..., Any]
 
 
 def main(
     out: Path = Path("results/benchmarks"),
-    name: str = "dumlp_pin_modelnet40",
+    classifier: str | None = "dumlp_pin_modelnet40",
+    segmenter: str | None = "dumlp_pin_shapenetpart_l",
     compiled: bool = True,
 ) -> None:
     """Measure and print.
 
     Args:
         out: The folder for inference.json, written anew after each number.
-        name: A classifier of one aggregation.
+        classifier: One of one aggregation; None for no numbers of it.
+        segmenter: One that takes a category; None for no numbers of it.
         compiled: Whether to measure torch.compile too, which takes a while to compile.
     """
     device = torch.device("cuda")
-    numbers: dict[str, Any] = {**environment(device), "model": name, "rates": rates(device)}
+    models = {"model": classifier, "segmenter": segmenter}
+    numbers: dict[str, Any] = {**environment(device), **models, "rates": rates(device)}
     report(out, numbers, "rates")
     torch.manual_seed(0)
-    model = trained(name).to(device)
-    macs = count_macs(model, torch.randn(1, ELEMENTS, FEATURES, device=device))
     for precision, (dtype, matmul) in PRECISIONS.items():
         torch.set_float32_matmul_precision(matmul)
-        model.to(dtype)
-        ways = ways_of(model, compiled)
         numbers[precision] = {}
-        with torch.inference_mode():
-            many = per_second(ways, [draw(SETS, dtype) for _ in range(3)], SETS)
-            shares = {
-                way: 2 * macs * rate / numbers["rates"][precision] for way, rate in many.items()
-            }
-            numbers[precision]["sets_per_second"] = many
-            numbers[precision]["share_of_matrix_rate"] = shares
-            report(out, numbers, precision, "sets_per_second")
-            report(out, numbers, precision, "share_of_matrix_rate")
-            numbers[precision]["one_set_microseconds"] = one_set(ways, dtype)
-            report(out, numbers, precision, "one_set_microseconds")
-            numbers[precision]["elements_per_second"] = of_all_sizes(ways, dtype)
-            report(out, numbers, precision, "elements_per_second")
+        if classifier is not None:
+            of_classifier(trained(classifier).to(device, dtype), out, numbers, precision, compiled)
+        if segmenter is not None:
+            of_segmenter(trained(segmenter).to(device, dtype), out, numbers, precision, compiled)
 
 
-def ways_of(model: Any, compiled: bool) -> dict[str, Way]:
+def of_classifier(
+    model: Any, out: Path, numbers: dict[str, Any], precision: str, compiled: bool
+) -> None:
     def eager(x: Any, mask: Tensor | None = None) -> Tensor:
         return defined(model, x, mask)
 
+    dtype, rate = next(model.parameters()).dtype, numbers["rates"][precision]
+    macs = count_macs(model, draw(1, dtype))
     with torch.inference_mode():
-        path = explain(model, draw(1, next(model.parameters()).dtype))["aggregate"]
-    assert path.name == "triton", path.reason
-    ways: dict[str, Way] = {"eager": eager, "fused": model}
+        path = explain(model, draw(1, dtype))["aggregate"]
+        assert path.name == "triton", path.reason
+        ways = ways_of(model, eager, compiled)
+        inputs = [(draw(SETS, dtype),) for _ in range(3)]
+        found = numbers[precision]
+        found["sets_per_second"] = many = per_second(ways, inputs, SETS)
+        report(out, numbers, precision, "sets_per_second")
+        found["share_of_matrix_rate"] = {way: 2 * macs * many[way] / rate for way in many}
+        report(out, numbers, precision, "share_of_matrix_rate")
+        found["one_set_microseconds"] = one_set(ways, [(draw(1, dtype),) for _ in range(8)])
+        report(out, numbers, precision, "one_set_microseconds")
+        found["elements_per_second"] = of_all_sizes(ways, dtype)
+        report(out, numbers, precision, "elements_per_second")
+
+
+def of_segmenter(
+    model: Any, out: Path, numbers: dict[str, Any], precision: str, compiled: bool
+) -> None:
+    def eager(*inputs: Any) -> Any:
+        """The blocks by their definition: none is told of a kernel."""
+        ask, blocks.kernel_for = blocks.kernel_for, lambda *_: None
+        try:
+            return model(*inputs)
+        finally:
+            blocks.kernel_for = ask
+
+    def inputs(sets: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(sets, SEGMENTED_ELEMENTS, model.in_features, device="cuda", dtype=dtype)
+        return x, torch.randint(model.num_categories, (sets,), device="cuda")
+
+    dtype, rate = next(model.parameters()).dtype, numbers["rates"][precision]
+    macs = count_macs(model, *inputs(1))
+    with torch.inference_mode():
+        found = numbers[precision]["segmenter"] = {}
+        paths = explain(model, *inputs(1))
+        found["paths"] = {name: f"{path.name}: {path.reason}" for name, path in paths.items()}
+        ways = ways_of(model, eager, compiled)
+        given = [inputs(SEGMENTED_SETS) for _ in range(3)]
+        found["sets_per_second"] = many = per_second(ways, given, SEGMENTED_SETS)
+        report(out, numbers, precision, "segmenter", "sets_per_second")
+        found["share_of_matrix_rate"] = {way: 2 * macs * many[way] / rate for way in many}
+        report(out, numbers, precision, "segmenter", "share_of_matrix_rate")
+        found["one_set_microseconds"] = one_set(ways, [inputs(1) for _ in range(8)])
+        report(out, numbers, precision, "segmenter", "one_set_microseconds")
+
+
+def ways_of(model: Any, eager: Way, compiled: bool) -> dict[str, Way]:
+    ways = {"eager": eager, "fused": model}
     if compiled:
         torch.compiler.reset()
-        ways["compiled"] = torch.compile(eager, dynamic=False)
+        # A compiler that traces a model sees its definition.
+        ways["compiled"] = torch.compile(model, dynamic=False)
     return ways
 
 
@@ -112,26 +154,28 @@ def rates(device: torch.device) -> dict[str, float]:
 def per_second(ways: dict[str, Way], inputs: Sequence[Any], items: int) -> dict[str, float]:
     """Inputs take turns, so that none waits in a cache."""
     turns = cycle(inputs)
-    work = {name: lambda way=way: way(next(turns)) for name, way in ways.items()}
+    work = {name: lambda way=way: way(*next(turns)) for name, way in ways.items()}
     return {name: items / seconds for name, seconds in median_seconds(work, 6).items()}
 
 
-def one_set(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
+def one_set(ways: dict[str, Way], inputs: Sequence[Any]) -> dict[str, float]:
     """From a new input on the GPU to the answer there, by the clock on the wall."""
-    x, fresh = draw(1, dtype), [draw(1, dtype) for _ in range(8)]
-    # The norms of the head, which no kernel folds in, are operations of their own until fuse().
-    folded: Any = copy.deepcopy(ways["fused"])
+    # Norms that no kernel folds in, as those of a head, are operations of their own until fuse().
+    model: Any = ways["fused"]
+    with torch.inference_mode(False):
+        folded = copy.deepcopy(model).fuse()
     ways = ways | {
-        "fused, in a graph": replay(ways["fused"], x),
-        "fused, norms folded for good, in a graph": replay(folded.fuse(), x),
+        "fused, in a graph": captured(model, *inputs[0]),
+        "fused, norms folded for good": folded,
+        "fused, norms folded for good, in a graph": captured(folded, *inputs[0]),
     }
-    turns = cycle(fresh)
+    turns = cycle(inputs)
 
     def ask(way: Way) -> float:
         given = next(turns)
         torch.cuda.synchronize()
         start = time.perf_counter()
-        way(given)
+        way(*given)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
@@ -142,25 +186,6 @@ def one_set(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
             if turn >= 20:
                 times[name].append(seconds)
     return {name: 1e6 * statistics.median(values) for name, values in times.items()}
-
-
-def replay(way: Way, x: Tensor) -> Way:
-    """All that a way does as one CUDA graph, on one input's place in memory."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            way(x)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = way(x)
-
-    def answer(given: Tensor) -> Tensor:
-        x.copy_(given)
-        graph.replay()
-        return y
-
-    return answer
 
 
 def of_all_sizes(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:

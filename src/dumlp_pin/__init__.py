@@ -3,6 +3,7 @@
 from typing import Any
 
 from dumlp_pin.blocks import MLP, AggregationBlock, BroadcastBlock
+from dumlp_pin.kernels.capture import captured
 from dumlp_pin.kernels.choose import explain
 from dumlp_pin.models import create_model, list_models, load_official
 from dumlp_pin.sets import SetBatch
@@ -17,6 +18,7 @@ __all__ = [
     "SetBatch",
     "SetClassifier",
     "SetRegressor",
+    "captured",
     "create_model",
     "explain",
     "list_models",

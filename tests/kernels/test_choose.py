@@ -198,6 +198,7 @@ class TestWeightsOfNow:
             block.eval(),
         ],
         "a layer": lambda block: block.branches[0].linears.__setitem__(0, nn.Linear(6, 16).eval()),
+        "a layer more": lambda block: block.branches[0].linears.append(nn.Linear(5, 5).eval()),
     }
 
     @pytest.mark.parametrize("how", CHANGES)

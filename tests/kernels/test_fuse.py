@@ -68,6 +68,13 @@ def test_a_program_of_a_fused_model_has_no_norms() -> None:
     assert not any("batch_norm" in str(node.target) for node in program.graph.nodes)
 
 
+@torch.inference_mode()
+def test_weights_fused_in_inference_mode_are_like_others() -> None:
+    with torch.inference_mode(False):
+        model = create_model("dumlp_pin_digits").eval()
+    assert not any(parameter.is_inference() for parameter in model.fuse().parameters())
+
+
 def test_training_is_over() -> None:
     model = create_model("dumlp_pin_digits").eval().fuse()
     with pytest.raises(RuntimeError, match=r"^this PinClassifier is fused for inference: [^\n]*$"):

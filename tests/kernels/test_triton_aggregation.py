@@ -76,6 +76,15 @@ def test_peaks_that_rise_and_fall(device: torch.device) -> None:
     assert_as_good(block, torch.stack([x[order], x[order.flip(0)]]), device)
 
 
+@pytest.mark.parametrize("names", [("softmax", None), ("relu", "elu")])
+def test_nan_stays_in_its_set(names: tuple[str | None, ...], device: torch.device) -> None:
+    block, sets = make(TWO, names), draw(30, 40, 5)
+    sets[1][3] = torch.nan
+    with torch.no_grad():
+        y = gpu.aggregate(block.to(device), SetBatch.from_list(sets).to(device))
+    assert y.isnan().any(1).tolist() == [False, True, False]
+
+
 def test_no_element_at_all(device: torch.device) -> None:
     block = make(TWO, ("softmax", None)).to(device)
     for x in (torch.empty(3, 0, 6), torch.empty(0, 5, 6), SetBatch.from_list([torch.empty(0, 6)])):

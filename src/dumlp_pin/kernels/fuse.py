@@ -38,7 +38,8 @@ class Fusible(nn.Module):
         """
         if any(part.training for part in self.modules()):
             raise RuntimeError("fuse() is for inference: call eval() first")
-        with torch.no_grad():
+        # Changes of weights made in inference mode are not counted: nothing made of them is kept.
+        with torch.inference_mode(False), torch.no_grad():
             for part in list(self.modules()):
                 if isinstance(part, blocks.MLP):
                     _fuse_mlp(part)

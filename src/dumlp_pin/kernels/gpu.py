@@ -1,30 +1,15 @@
-"""Inference on a GPU: where the Triton kernels apply, and the aggregation block by them."""
+"""Inference on a GPU: both blocks as Triton kernels."""
 
 from __future__ import annotations
 
-import importlib
-import math
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 import dumlp_pin.blocks as blocks
 from dumlp_pin._layout import Sets
+from dumlp_pin.kernels import gpu_aggregation, gpu_broadcast
 from dumlp_pin.kernels._triton import why_not_on
-from dumlp_pin.kernels.fold import fold_mlp
-from dumlp_pin.kernels.launch import Plan, plan_for, precision_of
-from dumlp_pin.kernels.pack import left_factors, pack, padded, places, size_of_pack
-from dumlp_pin.kernels.prepared import prepared
-from dumlp_pin.sets import SetBatch
-
-if TYPE_CHECKING:
-    from dumlp_pin.blocks import MLP, AggregationBlock
-
-Widths = tuple[int, ...]
-WIDEST, LARGEST_PRODUCT = 256, 8192  # what the registers of a program hold
-MERGED_SHARE, MERGED_PARTS = 128, 16
+from dumlp_pin.kernels.gpu_aggregation import aggregate as aggregate
+from dumlp_pin.kernels.gpu_broadcast import broadcast as broadcast
 
 
 def why_not(block: nn.Module, x: Sets) -> str | None:
@@ -32,99 +17,7 @@ def why_not(block: nn.Module, x: Sets) -> str | None:
     if (reason := why_not_on(x.device.type)) is not None:
         return reason
     if isinstance(block, blocks.AggregationBlock):
-        return _why_not_aggregate(block, x)
+        return gpu_aggregation.why_not(block, x)
+    if isinstance(block, blocks.BroadcastBlock):
+        return gpu_broadcast.why_not(block, x)
     return f"no kernel computes a {type(block).__name__}"
-
-
-def _why_not_aggregate(block: AggregationBlock, x: Sets) -> str | None:
-    if len(block.branches) > 3:
-        return f"the kernel multiplies 3 factors at most, not {len(block.branches)}"
-    shape = shape_of(block, x)
-    widest = max(map(max, shape.widths))
-    if padded(widest) > WIDEST:
-        return f"a layer is wider than the {WIDEST} that the kernel keeps in registers: {widest}"
-    if math.prod(shape.padded) > LARGEST_PRODUCT:
-        return f"the feature has more than {LARGEST_PRODUCT} numbers"
-    if plan_for(shape, shape.precision, x.device) is None:
-        return "the weights need more than a multiprocessor's memory"
-    return None
-
-
-def aggregate(block: AggregationBlock, x: Sets, mask: Tensor | None = None) -> Tensor:
-    """(B, out_features), as the block gives it in eval mode."""
-    rows = (x.rows if isinstance(x, SetBatch) else x.flatten(0, 1)).contiguous()
-    B = x.num_sets if isinstance(x, SetBatch) else x.shape[0]
-    T = rows.shape[0]
-    # Some program writes the feature of a set with elements, none that of an empty one.
-    empty = T == 0 or isinstance(x, SetBatch)
-    y = (rows.new_zeros if empty else rows.new_empty)(B, block.out_features)
-    if T > 0:
-        with torch.cuda.device_of(rows):
-            _launch(block, rows, x, mask, y)
-    return y
-
-
-def _launch(block: AggregationBlock, rows: Tensor, x: Sets, mask: Tensor | None, y: Tensor) -> None:
-    kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_aggregation")
-    shape = shape_of(block, rows)
-    plan = cast(Plan, plan_for(shape, shape.precision, rows.device))
-    T, numbers = rows.shape[0], math.prod(shape.padded)
-    rows_each = plan.tile * math.ceil(T / plan.programs(rows.device, shape) / plan.tile)
-    P = math.ceil(T / rows_each)
-    offsets, N = (x.offsets, 0) if isinstance(x, SetBatch) else (None, x.shape[1])
-    keep = None if mask is None else mask.reshape(-1)
-    parts = torch.empty(2 * P, 2 * sum(shape.padded) + numbers, device=rows.device)
-    begun = torch.empty(P, dtype=torch.int32, device=rows.device)
-    weights = prepared(block, shape.precision, lambda: _packed(block, shape.precision))
-    common = {
-        "WIDTHS": tuple(branch[-1] for branch in shape.widths),
-        "PADDED": shape.padded,
-        "ACTIVATIONS": block.activations,
-        "PRECISION": shape.precision,
-    }
-    kernels.aggregate_rows[(P,)](
-        rows, keep, offsets, weights, y, parts, begun, T, len(y), N, rows_each, block.scale,
-        F=rows.shape[1], BRANCHES=places(shape.widths), LEFT=left_factors(shape.padded),
-        TILE=plan.tile, **common, **plan.options(),
-    )  # fmt: skip
-    if P > 1:
-        share = min(MERGED_SHARE, numbers)
-        kernels.merge_parts[(P, numbers // share)](
-            parts, begun, offsets, y, N, rows_each, block.scale,
-            SHARE=share, PARTS=MERGED_PARTS, **common,
-        )  # fmt: skip
-
-
-def _packed(block: AggregationBlock, precision: str) -> Tensor:
-    branches = [fold_mlp(cast("MLP", branch)) for branch in block.branches]
-    return pack(branches, next(block.parameters()), precision)
-
-
-class Shape:
-    """The widths of a block's branches, the input's first, and what a program needs for them."""
-
-    def __init__(self, widths: tuple[Widths, ...], dtype: torch.dtype, precision: str) -> None:
-        self.widths, self.dtype, self.precision = widths, dtype, precision
-        self.padded = tuple(padded(branch[-1]) for branch in widths)
-        self.widest = max(padded(width) for branch in widths for width in branch)
-        self.weights = size_of_pack(widths)
-
-    def shared_bytes(self, tile: int) -> int:
-        """Weights, a tile, and the two sides of the product."""
-        cut = left_factors(self.padded)
-        sides = math.prod(self.padded[:cut]) + math.prod(self.padded[cut:])
-        copies = 2 if self.precision == "tf32x3" else 1  # each number in two parts
-        numbers = copies * (self.weights + tile * sides) + tile * padded(self.widths[0][0])
-        return numbers * self.dtype.itemsize
-
-    def held(self, tile: int) -> int:
-        """The layer at work, the masses, and the product."""
-        return tile * (self.widest + sum(self.padded)) + math.prod(self.padded)
-
-
-_shape = cache(Shape)
-
-
-def shape_of(block: AggregationBlock, x: Sets) -> Shape:
-    widths = tuple(cast("MLP", branch).widths for branch in block.branches)
-    return _shape(widths, x.dtype, precision_of(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -36,7 +37,7 @@ class Plan(NamedTuple):
         if INTERPRETED:
             return 4
         together = min(self.together, shared_memory(device) // needs.shared_bytes(self.tile))
-        return torch.cuda.get_device_properties(device).multi_processor_count * together
+        return processors(device) * together
 
 
 # For each precision what was fastest on an H200, then what is left for wider blocks.
@@ -48,6 +49,7 @@ PLANS = {
 }
 
 
+@cache
 def plan_for(needs: Needs, precision: str, device: torch.device) -> Plan | None:
     """The first plan with registers for all it holds; else the last; None without the memory."""
     plans = [
@@ -69,6 +71,19 @@ def precision_of(like: Sets) -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+@cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors; the interpreter gets two, to see programs share rows."""
+    return 2 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether matrix units take both factors from shared memory as they lie there."""
+    return not INTERPRETED and torch.cuda.get_device_properties(device).major == 9
+
+
+@cache
 def shared_memory(device: torch.device) -> int:
     """Bytes that a program may have of a multiprocessor."""
     if INTERPRETED:

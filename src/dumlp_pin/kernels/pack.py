@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dumlp_pin.kernels.fold import Layer
 
@@ -48,6 +50,32 @@ def places(widths: Sequence[Sequence[int]]) -> tuple[Places, ...]:
 def size_of_pack(widths: Sequence[Sequence[int]]) -> int:
     before, after, start = places(widths)[-1][-1]
     return start + (before + BIAS_ROWS) * after
+
+
+def pack_turned(
+    layers: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Weights as they are, (WIDTH_OUT, WIDTH_IN), one after the other, and biases in float32."""
+    weights, biases = [], []
+    for weight, bias in layers:
+        out, features = weight.shape
+        matrix = weight.new_zeros(padded(out), padded(features))
+        matrix[:out, :features] = rounded(weight, dtype, precision)
+        weights.append(matrix.to(dtype).flatten())
+        if bias is not None:
+            biases.append(F.pad(bias, (0, padded(out) - out)))
+    return torch.cat(weights), torch.cat(biases) if biases else layers[0][0].new_zeros(1)
+
+
+def places_turned(widths: Sequence[int], without_bias: int) -> tuple[tuple[int, ...], ...]:
+    """For each layer its padded widths, and where in `pack_turned` its weight and bias begin."""
+    weight = bias = 0
+    layers = []
+    for n, (into, out) in enumerate(pairwise(map(padded, widths))):
+        layers.append((into, out, weight, bias))
+        weight += into * out
+        bias += out if n != without_bias else 0
+    return tuple(layers)
 
 
 def padded(width: int) -> int:

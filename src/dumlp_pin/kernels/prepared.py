@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 T = TypeVar("T")
 
-_KEPT: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
+
+class Weights:
+    """The parameters and buffers of a module and its parts, as they were when this was made.
+
+    PyTorch counts the changes of a tensor in `_version`, except those of inference tensors, through
+    `.data`, and by a CUDA graph.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = list(module.modules())
+        # The dictionaries of modules, read as they are: whether this holds is asked on every call.
+        held: list[dict[str, Any]] = [
+            vars(part)[name] for part in parts for name in ("_modules", "_parameters", "_buffers")
+        ]
+        self._sizes = [(names, len(names)) for names in held]
+        entries = [(names, name, value) for names in held for name, value in names.items()]
+        tensors = [entry for entry in entries if isinstance(entry[2], torch.Tensor)]
+        self._others = [entry for entry in entries if not isinstance(entry[2], torch.Tensor)]
+        self.counted = not any(tensor.is_inference() for *_, tensor in tensors)
+        self._tensors = [
+            (*entry, entry[2].data_ptr(), entry[2]._version if self.counted else 0)
+            for entry in tensors
+        ]
+
+    def hold(self) -> bool:
+        """Whether nothing has changed; False where changes are not counted."""
+        if not self.counted:
+            return False
+        for names, size in self._sizes:
+            if len(names) != size:
+                return False
+        for names, name, value in self._others:
+            if names.get(name) is not value:
+                return False
+        for names, name, tensor, place, version in self._tensors:
+            if names.get(name) is not tensor:
+                return False
+            if tensor.data_ptr() != place or tensor._version != version:
+                return False
+        return True
+
+
+_KEPT: WeakKeyDictionary[nn.Module, tuple[Any, Weights, Any]] = WeakKeyDictionary()
 
 
 def prepared(module: nn.Module, how: Hashable, make: Callable[[], T]) -> T:
     """What `make` made of the weights; made anew when one has changed, or for another `how`.
 
-    PyTorch counts the changes of a tensor in `_version`, except those of inference tensors, through
-    `.data`, and by a CUDA graph; whoever knows of such changes calls `forget`.
+    Whoever knows of changes that PyTorch does not count calls `forget`.
 
     >>> linear = nn.Linear(3, 2)
     >>> twice = prepared(linear, "twice", lambda: 2 * linear.weight)
@@ -28,26 +69,17 @@ def prepared(module: nn.Module, how: Hashable, make: Callable[[], T]) -> T:
     >>> prepared(linear, "twice", lambda: 2 * linear.weight) is twice
     False
     """
-    state: list[Any] = [how]
-    for tensor in tensors_of(module):
-        if tensor.is_inference():
-            return _made(make)
-        state += (tensor.data_ptr(), tensor._version)
-    if module in _KEPT and _KEPT[module][0] == state:
-        return _KEPT[module][1]
-    result = _made(make)
-    _KEPT[module] = (state, result)
+    if (kept := _KEPT.get(module)) is not None and kept[0] == how and kept[1].hold():
+        return kept[2]
+    weights, result = Weights(module), _made(make)
+    if weights.counted:
+        _KEPT[module] = how, weights, result
     return result
 
 
-def tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers, sooner than `nn.Module` lists them: this is asked on every call."""
-    waiting = [module]
-    while waiting:
-        part = waiting.pop()
-        yield from (tensor for tensor in part._parameters.values() if tensor is not None)
-        yield from (tensor for tensor in part._buffers.values() if tensor is not None)
-        waiting += [child for child in part._modules.values() if child is not None]
+def kept_of(module: nn.Module) -> list[Any]:
+    """All that is kept for a module and its parts: whoever holds this holds their memory."""
+    return [_KEPT[part][2] for part in module.modules() if part in _KEPT]
 
 
 def forget(module: nn.Module) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dumlp_pin.kernels._triton import INTERPRETED
+from dumlp_pin.kernels.launch import processors
 from dumlp_pin.kernels.training_ops import Kept, Offset
 
 forward_kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_training_forward")
@@ -259,13 +259,6 @@ def power_of_2(number: int) -> int:
 def block(width: int) -> int:
     """The columns of a tile."""
     return max(NARROWEST, power_of_2(width))
-
-
-def processors(device: torch.device) -> int:
-    """How many there are; the interpreter gets two, to see programs share rows."""
-    if INTERPRETED:
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def from_group_to_group(source: Tensor) -> int:

@@ -96,12 +96,18 @@ def branch(x, layers, BRANCHES: tl.constexpr, j: tl.constexpr, PRECISION: tl.con
     """MLP j: (TILE, WIDTH_IN of its first layer) -> (TILE, WIDTH_OUT of its last) in float32."""
     for n in tl.static_range(depth_of(BRANCHES, j)):
         if n > 0:
-            x = tl.maximum(x, 0)
+            x = relu(x)
         weight = layers[2 * layers_before(BRANCHES, j) + 2 * n]
         bias = layers[2 * layers_before(BRANCHES, j) + 2 * n + 1]
         ones = tl.full((x.shape[0], BIAS), 1, tl.float32)
         x = dot(x, weight, dot(ones, bias, None, PRECISION), PRECISION)
     return x
+
+
+@triton.jit
+def relu(x):
+    """A NaN stays one."""
+    return tl.maximum(x, 0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -112,9 +118,9 @@ def weigh(x, real, peak, ACTIVATION: tl.constexpr):
     else:
         weight = tl.where(real[:, None], x, 0)
         if ACTIVATION == "relu":
-            weight = tl.maximum(weight, 0)
+            weight = relu(weight)
         elif ACTIVATION == "elu":
-            weight = tl.maximum(weight, 0) + expm1(tl.minimum(weight, 0))
+            weight = relu(weight) + expm1(tl.minimum(weight, 0))
     return weight
 
 
@@ -140,12 +146,13 @@ def mass_with(mass, ratio, weight, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def scale_of(mass, ACTIVATION: tl.constexpr):
+    """Few numbers, so their roots and quotients may be exact to the last digit."""
     if ACTIVATION == "softmax":
-        scale = 1 / tl.where(mass > 0, mass, 1)
+        scale = tl.div_rn(1.0, tl.where(mass > 0, mass, 1))
     elif ACTIVATION == "squash":
-        scale = tl.sqrt(mass) / (1 + mass)
+        scale = tl.div_rn(tl.sqrt_rn(mass), 1 + mass)
     elif ACTIVATION == "squash_authors":
-        scale = tl.sqrt(mass) * (1 + mass)
+        scale = tl.sqrt_rn(mass) * (1 + mass)
     else:
         scale = mass * 0 + 1
     return scale
