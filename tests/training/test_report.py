@@ -114,13 +114,16 @@ def test_runs_cut_short_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
     for recipe, last in (("modelnet40", 0.908), ("modelnet40_pct", 0.886)):
         changes = ("epochs=20", "schedule.milestones=[16]")
         write_result(tmp_path / recipe, recipe, last, *changes)
+    write_speed(tmp_path)
     page = write_report(tmp_path)
     lines = section(page, "Table 3")
     begin = lines.index("The same recipes for 20 epochs instead of 250:")
     assert "Not run; all rows: " in "".join(lines[:begin])
     rows = [each for each in lines[begin:] if each.startswith("| ")][2:]
     assert [each.split(" | ")[0] for each in rows] == ["| PCT", "| DuMLP-Pin"]
-    assert rows[1].endswith("| **90.80** | 91.00 | 1 | 300 s | NVIDIA H200, 3 seeds at once |")
+    assert rows[0].endswith("NVIDIA H200, 3 seeds at once | 2,219.6 M | 5,000 |")
+    ours = "| **90.80** | 91.00 | 1 | 300 s | NVIDIA H200, 3 seeds at once | 18.5 M |  |"
+    assert rows[1].endswith(ours)
     assert "Beyond the paper" not in page
 
 
@@ -163,12 +166,17 @@ def test_tables_of_robustness_join_the_page(tmp_path: Path) -> None:
     assert "| jittered | sigma 0.01 | 50.00 | 25.00 |" in lines
 
 
+def write_speed(folder: Path) -> None:
+    row = {"label": "PCT", "model": "pct_modelnet40", "sets_per_second": 5000.4}
+    row |= {"sets_at_once": 256, "one_set_seconds": 0.004}
+    write_json(folder / "complexity.json", {"device": "NVIDIA H200", "rows": [row]})
+
+
 def test_speeds_stand_beside_the_counts_once_they_are_measured(page: str, tmp_path: Path) -> None:
     lines = section(page, "Table 5")
     assert line(lines, "| DuMLP-Pin |") == "| DuMLP-Pin | 0.29 M | 291,112 | 19 | 18.5 |"
     assert line(lines, "No speed").startswith("No speed was measured; `dumlp-pin reproduce table5")
-    row = {"label": "PCT", "sets_per_second": 5000.4, "sets_at_once": 256, "one_set_seconds": 0.004}
-    write_json(tmp_path / "complexity.json", {"device": "NVIDIA H200", "rows": [row]})
+    write_speed(tmp_path)
     lines = section(write_report(tmp_path), "Table 5")
     assert line(lines, "| PCT |").endswith(" | 2,219.6 | 5,000 | 256 | 4.00 |")
     assert "Speeds are those of evaluation on NVIDIA H200." in lines

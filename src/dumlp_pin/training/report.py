@@ -177,17 +177,20 @@ def _scores(table: Table, evidence: Evidence) -> Iterator[str]:
 
 
 def _shortened(table: Table, evidence: Evidence) -> Iterator[str]:
-    """A table for each number of epochs to which rows were cut."""
+    """A table for each number of epochs to which rows were cut, with what their models cost."""
+    measured = {row["model"]: row for row in _measured(evidence)["rows"]}
     cells: dict[tuple[int, int], list[tuple[str, ...]]] = {}
     for row in table.rows:
         full = row.load()
         for epochs, runs in shortened(full, evidence.runs).items():
+            speed = measured.get(full.model.name) if not row.changes else None
+            costs = f"{macs_of(row) / 1e6:,.1f} M", _speed(speed)[0] if speed else ""
             cells.setdefault((epochs, full.epochs), []).append(
-                (*_paper(table, row), *_ours(table, runs, evidence))
+                (*_paper(table, row), *_ours(table, runs, evidence), *costs)
             )
     for (epochs, full), rows in cells.items():
         yield f"The same recipes for {epochs} epochs instead of {full}:\n"
-        yield from _markdown((*PAPER, *OURS), rows)
+        yield from _markdown((*PAPER, *OURS, "multiply-adds", "sets a second, evaluated"), rows)
 
 
 def _sentences(table: Table, row: Row, best: Scores, evidence: Evidence) -> list[str]:
@@ -212,8 +215,7 @@ def _costs(runs: Sequence[Run], evidence: Evidence) -> tuple[str, str, str]:
 
 def _complexity(table: Table, evidence: Evidence) -> Iterator[str]:
     """What is counted, and how fast the models were seen to answer, if somebody looked."""
-    path = evidence.folder / COMPLEXITY
-    measured = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+    measured = _measured(evidence)
     speeds = {row["label"]: _speed(row) for row in measured["rows"]}
     columns = (*PAPER, "multiply-adds, counted")
     rows = [
@@ -226,7 +228,13 @@ def _complexity(table: Table, evidence: Evidence) -> Iterator[str]:
     if speeds:
         yield f"Speeds are those of evaluation on {measured['device']}.\n"
     else:
+        path = evidence.folder / COMPLEXITY
         yield f"No speed was measured; `dumlp-pin reproduce {table.name} --out {path}`\n"
+
+
+def _measured(evidence: Evidence) -> dict[str, Any]:
+    path = evidence.folder / COMPLEXITY
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
 
 
 def _speed(row: Mapping[str, Any]) -> tuple[str, ...]:
