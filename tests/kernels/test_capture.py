@@ -92,6 +92,16 @@ def test_an_example_made_in_inference_mode_can_be_written_outside() -> None:
     assert arguments.call(Tensor.sum) == 2
 
 
+def test_autocast_keeps_no_weights_that_a_graph_would_read() -> None:
+    model, arguments = nn.Linear(3, 2), Arguments((torch.ones(1, 3),), {})
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        before = arguments.call(model)
+        assert before.dtype == torch.bfloat16
+        model.weight.data.zero_()
+        assert torch.equal(arguments.call(model), model.bias.bfloat16()[None])
+        assert torch.is_autocast_cache_enabled()
+
+
 @gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["dumlp_pin_modelnet40", "dumlp_pin_mnist_l"])

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dumlp_pin import MLP
@@ -30,6 +30,14 @@ def test_folded_layers_compute_the_same(widths: tuple[int, ...], bare_last: bool
     mlp = trained(*widths, bare_last=bare_last)
     x = torch.randn(50, widths[0], dtype=torch.float64)
     torch.testing.assert_close(run(fold_mlp(mlp), x), mlp(x), rtol=1e-12, atol=1e-12)
+
+
+def test_layers_without_a_bias_get_one() -> None:
+    mlp, x = trained(3, 5, 4), torch.randn(50, 3, dtype=torch.float64)
+    cast(nn.Linear, mlp.linears[0]).register_parameter("bias", None)
+    expected = mlp(x)
+    torch.testing.assert_close(run(fold_mlp(mlp), x), expected)
+    torch.testing.assert_close(mlp.fuse()(x), expected)
 
 
 def test_error_of_folding_is_that_of_rounding() -> None:

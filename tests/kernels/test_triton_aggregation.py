@@ -118,3 +118,6 @@ def test_the_block_takes_this_way(device: torch.device) -> None:
         assert choose(block, x).name == "triton"
         assert torch.equal(block(x), gpu.aggregate(block, x))
     assert choose(block, x).name == "plain"
+    block.branches[1].linears.append(torch.nn.Linear(20, 20).eval().to(device))
+    with torch.inference_mode():
+        assert "other widths" in str(gpu.why_not(block, x))

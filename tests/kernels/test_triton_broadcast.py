@@ -197,6 +197,9 @@ def test_what_the_kernel_was_not_made_for(device: torch.device) -> None:
         assert f"in registers: {widest}" in str(reason(*widths))
     memory = reason((6,), (4,), (16, *[256] * 6))
     assert memory == "the weights need more than a multiprocessor's memory"
+    replaced: Any = BroadcastBlock(*USUAL).eval().to(device)
+    replaced.element.linears[0] = torch.nn.Linear(6, 15).eval().to(device)
+    assert "other widths" in str(gpu.why_not(replaced, torch.rand(1, 7, 6, device=device)))
     if not INTERPRETED:  # where matrix units are not asked how they multiply
         torch.set_float32_matmul_precision("highest")
         assert str(reason(*USUAL)).startswith("float32 at 'highest' keeps digits")
@@ -212,7 +215,7 @@ def test_every_block_of_a_model_takes_this_way(device: torch.device) -> None:
 
 def test_chunks_of_z_are_what_makes_it_fit() -> None:
     """The weights around a wide z are never kept in shared memory as a whole."""
-    wide = gpu_broadcast.Chain((128, 128), (1024, 256), torch.bfloat16, "bf16")
+    wide = gpu_broadcast.Shape((128, 128), (1024, 256), torch.bfloat16, "bf16")
     kept, *others = gpu_broadcast.PLANS["bf16"]
     h200 = 232_448
     assert wide.shared_bytes(kept) > h200

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from dumlp_pin import MLP
 from dumlp_pin.batchnorm import BatchNorm
@@ -202,10 +203,15 @@ def test_each_mlp_its_own_input(device: torch.device) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_mlps_of_different_widths(device: torch.device) -> None:
+def test_mlps_that_do_not_run_side_by_side(device: torch.device) -> None:
     torch.manual_seed(0)
-    mlps = nn.ModuleList([MLP((6, 8, 4)), MLP((6, 3))])
+    mlps: Any = nn.ModuleList([MLP((6, 8, 4)), MLP((6, 3))])
+    assert not training.can_run_side_by_side(list(mlps))
     assert not errs_more(mlps, torch.randn(50, 6).to(device))
+    one = build((6, 8, 4), 1)[0].to(device)
+    assert not training.can_run_side_by_side([one, one])  # its estimates move twice, in turn
+    outputs_in_training([one, one], torch.randn(50, 6).to(device))
+    assert one.norms[0].num_batches_tracked == 2
 
 
 def test_any_shape_of_input(device: torch.device) -> None:
@@ -241,6 +247,44 @@ def test_operations_keep_their_promises(device: torch.device) -> None:
     torch.library.opcheck(mlps_forward, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
+def _without_bias(mlp: Any) -> None:
+    mlp.linears[1].bias = None
+
+
+def _wider(mlp: Any) -> None:
+    mlp.linears[0], mlp.norms[0], mlp.linears[1] = nn.Linear(6, 9), BatchNorm(9), nn.Linear(9, 4)
+
+
+def _wrapped(mlp: Any) -> None:
+    mlp.linears[0].forward = mlp.linears[0].forward
+
+
+class Own(Tensor):
+    pass
+
+
+def _of_another_type(mlp: Any) -> None:
+    mlp.linears[0].weight = nn.Parameter(mlp.linears[0].weight.detach().as_subclass(Own))
+
+
+def _hooked(mlp: Any) -> None:
+    mlp.linears[0].register_full_backward_pre_hook(lambda *_: None)
+
+
+def _norms_in_one(mlp: Any) -> None:
+    mlp.norms[1] = mlp.norms[0]
+
+
+CHANGES: dict[str, Callable[[MLP], None]] = {
+    "no bias": _without_bias,
+    "other widths": _wider,
+    "forward of its own": _wrapped,
+    "Own computes in a way of its own": _of_another_type,
+    "has a hook": _hooked,
+    "used twice": _norms_in_one,
+}
+
+
 class TestWhyNot:
     def test_reasons(self, device: torch.device) -> None:
         mlp, x = MLP((6, 8, 4)).to(device), torch.randn(40, 6).to(device)
@@ -251,6 +295,25 @@ class TestWhyNot:
         assert "not in training" in str(why_not_in_training(mlp.float().eval(), x))
         assert "no batch norm" in str(why_not_in_training(MLP((6,)), x))
         assert "no batch norm" in str(why_not_in_training(MLP((6, 4), bare_last=True), x))
+
+    @pytest.mark.parametrize("reason", CHANGES)
+    def test_a_layer_that_somebody_changed(self, reason: str, device: torch.device) -> None:
+        mlp, x = MLP((6, 8, 4)).to(device), torch.randn(40, 6).to(device)
+        CHANGES[reason](mlp)
+        assert reason in str(why_not_in_training(mlp, x))
+
+    def test_types_that_plain_layers_do_not_mix(self, device: torch.device) -> None:
+        mlp, x = MLP((6, 8, 4)).to(device), torch.randn(40, 6).to(device)
+        assert "not as the input" in str(why_not_in_training(mlp, x.bfloat16()))
+        with torch.autocast(device.type, torch.bfloat16):
+            assert why_not_in_training(mlp, x.bfloat16()) is None
+
+    def test_a_hook_on_all_modules(self, device: torch.device) -> None:
+        mlp, x = MLP((6, 8, 4)).to(device), torch.randn(40, 6).to(device)
+        seen: list[nn.Module] = []
+        with register_module_forward_hook(lambda module, *_: seen.append(module)):
+            mlp(x)
+        assert set(mlp.linears) < set(seen)
 
     def test_other_processes(self, device: torch.device) -> None:
         mlp, x = build((6, 8, 4), 1)[0].to(device), torch.randn(40, 6).to(device)
@@ -272,18 +335,27 @@ def test_no_gradient_of_a_bias_before_a_norm(device: torch.device) -> None:
     assert not numbers["gradient of 0.linears.1.bias"].any()
 
 
-def test_a_gradient_has_a_gradient(device: torch.device) -> None:
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "norms alone in float32"])
+def test_a_gradient_has_a_gradient(mixed: bool, device: torch.device) -> None:
     """A penalty on the gradient of the input, say: plain operations take over."""
     mlps, x = build((3, 8, 4), 2), torch.randn(30, 3).to(device)
+    if mixed:  # as who trains in half precision may have it
+        mlps, x = mlps.bfloat16(), x.bfloat16()
+        for mlp in mlps:
+            mlp.norms.float()
 
     def penalty(outputs: Sequence[Tensor], x: Tensor) -> Tensor:
         (gradient,) = torch.autograd.grad(weighted(outputs), x, create_graph=True)
         return gradient.square().sum()
 
-    found = []
-    for run in (plain, outputs_in_training):
-        ours, at = copy.deepcopy(mlps).to(x.device), x.clone().requires_grad_()
-        penalty(run(list(ours), at), at).backward()
-        found.append([at.grad, *(layer.weight.grad for mlp in ours for layer in mlp.linears)])
-    for expected, actual in zip(*found, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    def gradients(run: Run, mlps: Any, x: Tensor) -> list[Tensor]:
+        mlps, x = copy.deepcopy(mlps).to(x.device), x.clone().requires_grad_()
+        penalty(run(list(mlps), x), x).backward()
+        weights = [cast(Tensor, layer.weight.grad) for mlp in mlps for layer in mlp.linears]
+        return [cast(Tensor, x.grad), *weights]
+
+    exact = gradients(plain, copy.deepcopy(mlps).double(), x.double())
+    expected, actual = gradients(plain, mlps, x), gradients(outputs_in_training, mlps, x)
+    for truth, theirs, ours in zip(exact, expected, actual, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert error(ours, truth) <= 2 * error(theirs, truth) + 1e-4

@@ -58,9 +58,8 @@ class Captured:
             torch.cuda.current_stream().wait_stream(stream)
             with torch.cuda.graph(self._graph):
                 self._answer = arguments.call(model)
-        # The graph reads weights and what kernels made of them: that memory has to stay as it is.
-        weights = [weight.detach() for weight in (*model.parameters(), *model.buffers())]
-        self._kept = weights, kept_of(model)
+        # The graph reads what kernels made of weights, too: that memory has to stay as it is.
+        self._kept = kept_of(model)
 
     @torch.no_grad()
     def __call__(self, *inputs: Any, **named_inputs: Any) -> Any:
@@ -110,9 +109,15 @@ class Arguments:
                 place.copy_(value)
 
     def call(self, model: Any) -> Any:
-        """With sets of which nothing is known yet: the graph has to find out each time."""
+        """With nothing known yet of sets, nor of weights in another type, which autocast keeps.
+
+        The graph has to find out each time: what is known outside of it goes away with its memory.
+        """
+        kind = self.device.type
+        cast = torch.is_autocast_enabled(kind)
         named = {name: _fresh(value) for name, value in self._named.items()}
-        return model(*map(_fresh, self._inputs), **named)
+        with torch.autocast(kind, torch.get_autocast_dtype(kind), cast, cache_enabled=False):
+            return model(*map(_fresh, self._inputs), **named)
 
     def _values(self, inputs: Any, named: Mapping[str, Any]) -> Iterator[Any]:
         """In the order in which they were named when this was made."""

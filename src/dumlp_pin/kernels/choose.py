@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 import dumlp_pin.blocks as blocks
 from dumlp_pin._layout import Sets
@@ -123,11 +122,7 @@ def _why_not_inference(given: Iterable[Tensor]) -> str | None:
     """What may ask for more than numbers: a derivative, a program, a count of operations."""
     if torch.is_grad_enabled() and any(values.requires_grad for values in given):
         return "a gradient of the input may be asked for"
-    if (reason := watcher()) is not None:
-        return reason
-    if _global_forward_hooks or _global_forward_pre_hooks:
-        return "there is a hook on all modules"
-    return None
+    return watcher()
 
 
 def _why_not_this_input(

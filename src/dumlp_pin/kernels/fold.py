@@ -38,6 +38,8 @@ def fold_mlp(mlp: MLP) -> list[Layer]:
 
 def fold(linear: nn.Linear, norm: BatchNorm | None) -> Layer:
     weight, bias = linear.weight, linear.bias
+    if bias is None:
+        bias = weight.new_zeros(len(weight))
     wide = torch.promote_types(weight.dtype, torch.float32)
     if norm is None:
         return weight.to(wide), bias.to(wide)

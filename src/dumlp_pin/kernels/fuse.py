@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import dumlp_pin.blocks as blocks
 from dumlp_pin.batchnorm import BatchNorm
-from dumlp_pin.kernels.fold import fold_mlp, scale_and_shift
+from dumlp_pin.kernels.fold import fold, fold_mlp, scale_and_shift
 from dumlp_pin.kernels.prepared import forget
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def _fuse_mlp(mlp: MLP) -> None:
 
 
 def _fuse_broadcast(block: BroadcastBlock, norm: BatchNorm) -> None:
-    scale, shift = scale_and_shift(norm)
-    from_element = block.from_element
-    _replace(from_element, "bias", torch.addcmul(shift, from_element.bias, scale))
-    _replace(from_element, "weight", from_element.weight * scale[:, None])
+    scale, _ = scale_and_shift(norm)
+    weight, bias = fold(block.from_element, norm)
+    _replace(block.from_element, "weight", weight)
+    _replace(block.from_element, "bias", bias)
     _replace(block.from_set, "weight", block.from_set.weight * scale[:, None])
     if block.cross is not None:
         _replace(block, "cross", block.cross * scale[:, None, None])
@@ -78,4 +78,5 @@ def _fuse_broadcast(block: BroadcastBlock, norm: BatchNorm) -> None:
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:
-    setattr(module, name, nn.Parameter(value.to(getattr(module, name).dtype)))
+    dtype = next(module.parameters(recurse=False)).dtype
+    setattr(module, name, nn.Parameter(value.to(dtype)))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from dumlp_pin._layout import Sets
+from dumlp_pin.kernels._triton import INTERPRETED
+from dumlp_pin.kernels.device import precision_of, processors, shared_memory
 from dumlp_pin.kernels.fold import fold_mlp
-from dumlp_pin.kernels.launch import Plan, plan_for, precision_of
+from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.pack import left_factors, pack, padded, places, size_of_pack
 from dumlp_pin.kernels.prepared import prepared
 from dumlp_pin.sets import SetBatch
@@ -29,6 +32,9 @@ def why_not(block: AggregationBlock, x: Sets) -> str | None:
     """Why the kernels cannot take the place of the block; None if they can."""
     if len(block.branches) > 3:
         return f"the kernel multiplies 3 factors at most, not {len(block.branches)}"
+    branches = cast("Iterable[MLP]", block.branches)
+    if not all(are_as_wide(branch.linears, branch.widths) for branch in branches):
+        return "a layer has other widths than its MLP gave it"
     return _why_not_shape(shape_of(block, x), x.device)
 
 
@@ -39,7 +45,7 @@ def _why_not_shape(shape: Shape, device: torch.device) -> str | None:
         return f"a layer is wider than the {WIDEST} that the kernel keeps in registers: {widest}"
     if shape.numbers > LARGEST_PRODUCT:
         return f"the feature has more than {LARGEST_PRODUCT} numbers"
-    if plan_for(shape, shape.precision, device) is None:
+    if plan_for(shape, device) is None:
         return "the weights need more than a multiprocessor's memory"
     return None
 
@@ -61,7 +67,7 @@ def aggregate(block: AggregationBlock, x: Sets, mask: Tensor | None = None) -> T
 def _launch(block: AggregationBlock, rows: Tensor, x: Sets, mask: Tensor | None, y: Tensor) -> None:
     kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_aggregation")
     shape = shape_of(block, rows)
-    plan = cast(Plan, plan_for(shape, shape.precision, rows.device))
+    plan = cast(Plan, plan_for(shape, rows.device))
     T, numbers = rows.shape[0], shape.numbers
     rows_each = plan.tile * math.ceil(T / plan.programs(rows.device, shape) / plan.tile)
     P = math.ceil(T / rows_each)
@@ -94,6 +100,34 @@ def _packed(block: AggregationBlock, precision: str) -> Tensor:
     return pack(branches, next(block.parameters()), precision)
 
 
+class Plan(NamedTuple):
+    """What a program is given."""
+
+    tile: int  # elements at a time
+    warps: int
+    together: int  # programs on a multiprocessor, if its memory is enough for them
+    registers: int = 255  # of a thread
+
+    def options(self) -> dict[str, Any]:
+        return {"num_warps": self.warps, "num_stages": 1, "maxnreg": self.registers}
+
+    def programs(self, device: torch.device, shape: Shape) -> int:
+        """How many run at the same time."""
+        if INTERPRETED:
+            return 4
+        together = min(self.together, shared_memory(device) // shape.shared_bytes(self.tile))
+        return processors(device) * together
+
+
+# For each precision what was fastest on an H200, then what is left for wider blocks.
+PLANS = {
+    "bf16": (Plan(64, 4, 3, 168), Plan(64, 4, 2)),
+    "tf32": (Plan(128, 8, 1), Plan(64, 4, 2)),
+    "tf32x3": (Plan(64, 4, 1),),
+    "interpreted": (Plan(64, 4, 1),),
+}
+
+
 class Shape:
     """The widths of a block's branches, the input's first, and what a program needs for them."""
 
@@ -106,15 +140,27 @@ class Shape:
         self.branches, self.weights = places(widths), size_of_pack(widths)
 
     def shared_bytes(self, tile: int) -> int:
-        """Weights, a tile, and the two sides of the product."""
+        """Weights, a tile of so many elements, and the two sides of the product."""
         sides = math.prod(self.padded[: self.left]) + math.prod(self.padded[self.left :])
         copies = 2 if self.precision == "tf32x3" else 1  # each number in two parts
         numbers = copies * (self.weights + tile * sides) + tile * padded(self.widths[0][0])
         return numbers * self.dtype.itemsize
 
     def held(self, tile: int) -> int:
-        """The layer at work, the masses, and the product."""
+        """Numbers in registers at the same time: the layer at work, the masses, the product."""
         return tile * (self.widest + sum(self.padded)) + self.numbers
+
+
+@cache
+def plan_for(shape: Shape, device: torch.device) -> Plan | None:
+    """The first plan with registers for all it holds; else the last; None without the memory."""
+    room = shared_memory(device)
+    plans = [plan for plan in PLANS[shape.precision] if shape.shared_bytes(plan.tile) <= room]
+    for plan in plans:
+        # A third of the registers is for addresses and for numbers on their way.
+        if shape.held(plan.tile) <= 32 * plan.warps * plan.registers * 2 / 3:
+            return plan
+    return plans[-1] if plans else None
 
 
 _shape = cache(Shape)

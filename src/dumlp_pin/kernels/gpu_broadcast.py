@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dumlp_pin._layout import Sets, SetsT
+from dumlp_pin.kernels.device import is_hopper, precision_of, processors, shared_memory
 from dumlp_pin.kernels.fold import Layer, fold, fold_mlp, scale_and_shift
-from dumlp_pin.kernels.launch import is_hopper, precision_of, processors, shared_memory
+from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.pack import pack_turned, places_turned
 from dumlp_pin.kernels.prepared import prepared
 from dumlp_pin.sets import SetBatch
@@ -33,16 +34,18 @@ def why_not(block: BroadcastBlock, x: Sets) -> str | None:
         return "the cross term has no faster way"
     if precision_of(x) == EXACT:
         return "float32 at 'highest' keeps digits that matrix units lose in long sums"
-    return _why_not_chain(chain_of(block, x), x.device)
+    if not all(are_as_wide(mlp.linears, mlp.widths) for mlp in (block.element, block.combined)):
+        return "a layer has other widths than its MLP gave it"
+    return _why_not_shape(shape_of(block, x), x.device)
 
 
 @cache  # since it is asked on every call
-def _why_not_chain(chain: Chain, device: torch.device) -> str | None:
-    before, after = max(chain.before), max(chain.after[1:], default=0)
+def _why_not_shape(shape: Shape, device: torch.device) -> str | None:
+    before, after = max(shape.before), max(shape.after[1:], default=0)
     for widest, most in ((before, WIDEST_BEFORE), (after, WIDEST_AFTER)):
         if widest > most:
             return f"a layer is wider than the {most} that the kernel keeps in registers: {widest}"
-    if plan_for(chain, device) is None:
+    if plan_for(shape, device) is None:
         return "the weights need more than a multiprocessor's memory"
     return None
 
@@ -63,9 +66,9 @@ def _launch(
     block: BroadcastBlock, rows: Tensor, x: Sets, y: Tensor, mask: Tensor | None, z: Tensor
 ) -> None:
     kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_broadcast")
-    chain = chain_of(block, rows)
-    plan = cast(Plan, plan_for(chain, rows.device))
-    packed = prepared(block, chain.precision, lambda: _packed(block, chain))
+    shape = shape_of(block, rows)
+    plan = cast(Plan, plan_for(shape, rows.device))
+    packed = prepared(block, shape.precision, lambda: _packed(block, shape))
     T = rows.shape[0]
     tiles = math.ceil(T / plan.tile)
     tiles_each = math.ceil(tiles / (plan.together * processors(rows.device)))
@@ -74,8 +77,8 @@ def _launch(
     kernels.broadcast_rows[(math.ceil(tiles / tiles_each),)](
         rows, keep, owner, _told(packed.of_set, y), packed.weights, packed.biases, z,
         T, N, tiles_each * plan.tile,
-        F=rows.shape[1], OUT=z.shape[1], LAYERS=chain.layers, Z=chain.z,
-        CHUNK=chain.chunk(plan), STAGES=plan.stages, TILE=plan.tile, PRECISION=chain.precision,
+        F=rows.shape[1], OUT=z.shape[1], LAYERS=shape.layers, Z=shape.z,
+        CHUNK=shape.chunk(plan), STAGES=plan.stages, TILE=plan.tile, PRECISION=shape.precision,
         num_warps=plan.warps, num_stages=1,
     )  # fmt: skip
 
@@ -96,17 +99,17 @@ class Packed(NamedTuple):
     biases: Tensor
 
 
-def _packed(block: BroadcastBlock, chain: Chain) -> Packed:
+def _packed(block: BroadcastBlock, shape: Shape) -> Packed:
     weight = block.from_set.weight
     to_z, bias = fold(block.from_element, block.norm)
     if block.norm is not None:
         weight = weight * scale_and_shift(block.norm)[0][:, None]
-    D = chain.layers[chain.z][1]
+    D = shape.layers[shape.z][1]
     pad = D - len(weight)
     of_set = [*fold_mlp(block.set), (F.pad(weight, (0, 0, 0, pad)), F.pad(bias, (0, pad)))]
     layers = [*fold_mlp(block.element), (to_z, None), *fold_mlp(block.combined)]
-    weights, biases = pack_turned(layers, chain.dtype, chain.precision)
-    return Packed([(w.to(chain.dtype), b.to(chain.dtype)) for w, b in of_set], weights, biases)
+    weights, biases = pack_turned(layers, shape.dtype, shape.precision)
+    return Packed([(w.to(shape.dtype), b.to(shape.dtype)) for w, b in of_set], weights, biases)
 
 
 class Plan(NamedTuple):
@@ -142,7 +145,7 @@ OTHER_SHARED = 2048  # bytes
 GAPS = 6144  # more, where matrix units read factors that lie with gaps
 
 
-class Chain:
+class Shape:
     """The layers that an element goes through, and what a program needs for them."""
 
     def __init__(self, before: Widths, after: Widths, dtype: torch.dtype, precision: str) -> None:
@@ -172,18 +175,18 @@ class Chain:
 
 
 @cache
-def plan_for(chain: Chain, device: torch.device) -> Plan | None:
+def plan_for(shape: Shape, device: torch.device) -> Plan | None:
     """The first that has the memory."""
     room = shared_memory(device) - (0 if is_hopper(device) else GAPS)
-    for plan in PLANS[chain.precision]:
-        wide = plan.chunk is None and chain.chunk(plan) > MOST_KEPT
-        if not wide and chain.shared_bytes(plan) <= room:
+    for plan in PLANS[shape.precision]:
+        wide = plan.chunk is None and shape.chunk(plan) > MOST_KEPT
+        if not wide and shape.shared_bytes(plan) <= room:
             return plan
     return None
 
 
-_chain = cache(Chain)
+_shape = cache(Shape)
 
 
-def chain_of(block: BroadcastBlock, x: Sets) -> Chain:
-    return _chain(block.element.widths, block.combined.widths, x.dtype, precision_of(x))
+def shape_of(block: BroadcastBlock, x: Sets) -> Shape:
+    return _shape(block.element.widths, block.combined.widths, x.dtype, precision_of(x))

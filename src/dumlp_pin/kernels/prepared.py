@@ -16,7 +16,8 @@ class Weights:
     """The parameters and buffers of a module and its parts, as they were when this was made.
 
     PyTorch counts the changes of a tensor in `_version`, except those of inference tensors, through
-    `.data`, and by a CUDA graph.
+    `.data`, and by a CUDA graph. Where a module goes to another type or device, its tensors get
+    other memory. The old memory is kept here, so what takes its place cannot lie where it lay.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -34,6 +35,7 @@ class Weights:
             (*entry, entry[2].data_ptr(), entry[2]._version if self.counted else 0)
             for entry in tensors
         ]
+        self._memory = [tensor.detach() for *_, tensor in tensors]
 
     def hold(self) -> bool:
         """Whether nothing has changed; False where changes are not counted."""

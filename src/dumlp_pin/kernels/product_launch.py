@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dumlp_pin.kernels.launch import processors
+from dumlp_pin.kernels.device import processors
 from dumlp_pin.kernels.training_launch import Tiling, add_up, block, cdiv, norm_of, operand_of
 from dumlp_pin.kernels.training_ops import Kept
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.kernels._triton import why_not_on
+from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.training_ops import Offset, layers_of, mlps_forward, split_statistics
 from dumlp_pin.kernels.watchers import watcher
 from dumlp_pin.sets import SetBatch
@@ -70,20 +71,50 @@ def why_not_in_training(mlp: MLP | Chain, x: Tensor, mask: Tensor | None = None)
         return f"{x.shape[-1]} features do not fit"
     if x.shape[:-1].numel() < 2:
         return "batch norms need two rows"
-    for dtype in (x.dtype, dtype_of(x), mlp.linears[0].weight.dtype):
+    for dtype in (x.dtype, dtype_of(x)):
         if dtype not in (torch.float32, torch.bfloat16):
             return f"kernels have float32 and bfloat16, not {dtype}"
-    return _why_not_these_parts(mlp) or _why_not_now()
+    return _why_not_these_parts(mlp, x) or _why_not_now()
 
 
-def _why_not_these_parts(mlp: MLP | Chain) -> str | None:
-    """Anything in an MLP that is not as the MLP made it."""
+def _why_not_these_parts(mlp: MLP | Chain, x: Tensor) -> str | None:
+    """Anything in an MLP that is not as the MLP made it, or not like the input."""
     for part in (*mlp.linears, *mlp.norms):
         if type(part) not in (nn.Linear, BatchNorm):
             return f"a {type(part).__name__} is in the MLP"
     for part in mlp.modules():
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+        if (
+            part._forward_hooks
+            or part._forward_pre_hooks
+            or part._backward_hooks
+            or part._backward_pre_hooks
+        ):
             return f"a {type(part).__name__} has a hook"
+        if "forward" in part.__dict__:
+            return f"a {type(part).__name__} has a forward of its own"
+    return _why_not_these_layers(mlp, x) or _why_not_these_norms(mlp)
+
+
+def _why_not_these_layers(mlp: MLP | Chain, x: Tensor) -> str | None:
+    if not are_as_wide(mlp.linears, mlp.widths):
+        return "a layer has other widths than the MLP gave it"
+    casts = torch.is_autocast_enabled(x.device.type)
+    for linear in cast(Iterable[nn.Linear], mlp.linears):
+        if linear.bias is None:
+            return "a layer has no bias"
+        weight = linear.weight
+        for given in (weight, x):
+            if type(given) not in (Tensor, nn.Parameter):
+                return f"a {type(given).__name__} computes in a way of its own"
+        kept = weight.dtype in (torch.float32, torch.bfloat16) if casts else weight.dtype == x.dtype
+        if not kept or weight.device != x.device:
+            return f"weights are in {weight.dtype} on {weight.device}, not as the input"
+    return None
+
+
+def _why_not_these_norms(mlp: MLP | Chain) -> str | None:
+    if len(set(mlp.norms)) < len(mlp.norms):
+        return "a batch norm is used twice"
     for norm in cast(Iterable[BatchNorm], mlp.norms):
         if norm.synchronised:
             return "batch norms count the rows of other processes too"
@@ -106,19 +137,21 @@ def _why_not_now() -> str | None:
 def outputs_in_training(mlps: Sequence[MLP], x: Tensor) -> list[Tensor]:
     """[mlp(x) for mlp in mlps] in training, running estimates included; x is (..., F).
 
-    MLPs of the same widths run side by side. `why_not_in_training` says where this is impossible.
+    `why_not_in_training` says where this is impossible.
     The kernels have a first derivative only; further ones are those of plain operations.
     """
-    if any(shape_of(mlp) != shape_of(mlps[0]) for mlp in mlps):
+    if not can_run_side_by_side(mlps):
         return [output for mlp in mlps for output in outputs_in_training([mlp], x)]
     stacked = stacked_in_training(mlps, x)
     # The gradient of what `unbind` gives is a copy, even of one.
     return [stacked.squeeze(0)] if len(mlps) == 1 else list(stacked.unbind(0))
 
 
-def shape_of(mlp: MLP) -> tuple[tuple[int, ...], list[float]]:
-    """MLPs that are alike in this run side by side."""
-    return mlp.widths, [norm.eps for norm in cast(Iterable[BatchNorm], mlp.norms)]
+def can_run_side_by_side(mlps: Sequence[MLP]) -> bool:
+    """They are alike, and none moves the estimates of another's norm."""
+    shapes = [(mlp.widths, len(mlp.norms), mlp.norms[0].eps) for mlp in mlps]
+    norms = [norm for mlp in mlps for norm in mlp.norms]
+    return shapes == shapes[:1] * len(shapes) and len(set(norms)) == len(norms)
 
 
 def stacked_in_training(
@@ -129,7 +162,7 @@ def stacked_in_training(
     offset: Offset | None = None,
     offset_at: int = 0,
 ) -> Tensor:
-    """(M, ..., C): `outputs_in_training` of M MLPs of one shape, as one tensor.
+    """(M, ..., C): `outputs_in_training` of M MLPs that can run side by side, as one tensor.
 
     With `relu` one more ReLU ends them; an `offset` is added to what the layer `offset_at` of a
     single MLP multiplies, before its norm.

@@ -18,15 +18,16 @@ from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.functional import ACTIVATIONS, dot_product
 from dumlp_pin.kernels.training import (
+    can_run_side_by_side,
     dtype_of,
     parameters_of,
-    shape_of,
     update_running,
     why_not_in_training,
 )
 from dumlp_pin.kernels.training_ops import (
     Kept,
     back_through_layers,
+    gradients_by,
     layers_of,
     multiply_layers,
     plain_forward,
@@ -53,7 +54,7 @@ def why_not_aggregation(block: AggregationBlock, x: Sets, mask: Tensor | None = 
         if name not in KNOWN:
             return f"no kernel for training has {name}"
     first, second = mlps = [cast("MLP", mlp) for mlp in block.branches]
-    if shape_of(first) != shape_of(second):
+    if first.widths != second.widths:
         return "the branches differ in their widths"
     if first.widths[-1] > WIDEST:
         return f"the factors are wider than {WIDEST}"
@@ -63,7 +64,9 @@ def why_not_aggregation(block: AggregationBlock, x: Sets, mask: Tensor | None = 
     if values.ndim != (2 if isinstance(x, SetBatch) else 3):
         return f"sets of shape {tuple(values.shape)} do not fit"
     reasons = (why_not_in_training(mlp, values, mask) for mlp in mlps)
-    return next((reason for reason in reasons if reason is not None), None)
+    if (reason := next(filter(None, reasons), None)) is not None:
+        return reason
+    return None if can_run_side_by_side(mlps) else "the branches share a norm, or differ in theirs"
 
 
 def aggregate_in_training(block: AggregationBlock, x: Sets) -> Tensor:
@@ -223,27 +226,19 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(x, parameters, starts, sums, statistics, z)
 
 
-def _backward(ctx: Any, y_gradient: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-    x, parameters, starts, *kept = ctx.saved_tensors
-    if torch.is_grad_enabled():  # the gradient's own gradient is asked for: operations have one
-        norms, asked = len(ctx.widths) - 1, ctx.needs_input_grad[:2]
-        factors = plain_forward(x, parameters, None, None, ctx.widths, norms, 2, 0, False, ctx.eps)
-        y = plain_product(factors, starts, ctx.sets, ctx.left, ctx.right)
-        of = [tensor for tensor, wanted in zip((x, parameters), asked, strict=True) if wanted]
-        found = iter(torch.autograd.grad(y, of, y_gradient.to(y.dtype), create_graph=True))
-        return *(next(found) if wanted else None for wanted in asked), *[None] * 8
-    x_gradient, gradient = aggregate_backward(
-        y_gradient,
-        x,
-        parameters,
-        starts,
-        *kept,
-        ctx.widths,
-        ctx.left,
-        ctx.right,
-        ctx.needs_input_grad[0],
-    )
-    return x_gradient if ctx.needs_input_grad[0] else None, gradient, *[None] * 8
+def _backward(ctx: Any, y_gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    inputs, kept = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+    widths, names = ctx.widths, (ctx.left, ctx.right)
+
+    def plain(x: Tensor, parameters: Tensor, starts: Tensor | None) -> Tensor:
+        norms = len(widths) - 1
+        factors = plain_forward(x, parameters, None, None, widths, norms, 2, 0, False, ctx.eps)
+        return plain_product(factors, starts, ctx.sets, *names)
+
+    def fast(y_gradient: Tensor, for_x: bool) -> Sequence[Tensor]:
+        return aggregate_backward(y_gradient, *inputs, *kept, widths, *names, for_x)
+
+    return gradients_by(fast, plain, inputs, y_gradient, ctx.needs_input_grad)
 
 
 aggregate.register_autograd(_backward, setup_context=_keep)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dumlp_pin.kernels.launch import processors
+from dumlp_pin.kernels.device import processors
 from dumlp_pin.kernels.training_ops import Kept, Offset
 
 forward_kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_training_forward")

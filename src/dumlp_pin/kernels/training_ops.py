@@ -10,9 +10,9 @@ all; else `starts` (B + 1,) does, as the offsets of a `SetBatch`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -114,7 +114,8 @@ def plain_forward(
 ) -> Tensor:
     """The y of `mlps_forward`, by operations of PyTorch."""
     layers = layers_of(widths, norms, groups)
-    parts = iter(parameters.split([size for layer in layers for size in layer.sizes]))
+    x = x.to(torch.promote_types(x.dtype, parameters.dtype))
+    parts = iter(parameters.to(x.dtype).split([size for each in layers for size in each.sizes]))
     for index, (G, K, N, normed) in enumerate(layers):
         weight, bias, affine = (next(parts) for _ in range(3))
         x = x @ weight.view(G, N, K).mT + bias.view(G, 1, N)
@@ -327,18 +328,43 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*tensors, statistics, z)
 
 
-def _backward(ctx: Any, y_gradient: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, y_gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-    wanted = [which for which, asked in enumerate(ctx.needs_input_grad) if asked]
     structure: Any = ctx.widths, ctx.norms, ctx.groups, ctx.offset_at, ctx.relu
-    if torch.is_grad_enabled():  # the gradient's own gradient is asked for: operations have one
-        y = plain_forward(*inputs, *structure, eps=ctx.eps)
-        of = [inputs[which] for which in wanted]
+
+    def plain(*tensors: Any) -> Tensor:
+        return plain_forward(*tensors, *structure, eps=ctx.eps)
+
+    def fast(y_gradient: Tensor, for_x: bool) -> Sequence[Tensor]:
+        return mlps_backward(y_gradient, *inputs, *kept, *structure, for_x)
+
+    return gradients_by(fast, plain, inputs, y_gradient, ctx.needs_input_grad)
+
+
+def gradients_by(
+    fast: Callable[[Tensor, bool], Sequence[Tensor]],
+    plain: Callable[..., Tensor],
+    inputs: Sequence[Tensor | None],
+    y_gradient: Tensor | None,
+    asked: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Of an operation's inputs those that are asked for, of which x is the first.
+
+    `fast` has no gradient itself; where one is asked for, that of `plain` comes, which has.
+    """
+    wanted = [which for which, is_asked in enumerate(asked) if is_asked]
+    gradients: list[Tensor | None] = [None] * len(asked)
+    if y_gradient is None:  # nothing that was made of y has one
+        return tuple(gradients)
+    if torch.is_grad_enabled():
+        # By names of their own: to an input that another is made of, only its own part belongs.
+        inputs = [None if value is None else value.view_as(value) for value in inputs]
+        y = plain(*inputs)
+        of = [cast(Tensor, inputs[which]) for which in wanted]
         found = torch.autograd.grad(y, of, y_gradient.to(y.dtype), create_graph=True)
     else:
-        found = mlps_backward(y_gradient, *inputs, *kept, *structure, 0 in wanted)
-        found = [found[which] for which in wanted]
-    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        all_found = fast(y_gradient, asked[0])
+        found = [all_found[which] for which in wanted]
     for which, gradient in zip(wanted, found, strict=True):
         gradients[which] = gradient
     return tuple(gradients)

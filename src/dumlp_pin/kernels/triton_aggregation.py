@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from dumlp_pin.kernels.triton_layers import (
+    LOWEST,
     branch,
     depth_of,
     dot,
@@ -26,8 +27,6 @@ from dumlp_pin.kernels.triton_layers import (
     sum_of,
     weigh,
 )
-
-LOWEST = tl.constexpr(-3.0e38)  # as a peak: unlike -inf it differs from itself by 0
 
 
 @triton.jit

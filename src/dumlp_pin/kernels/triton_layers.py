@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 BIAS = tl.constexpr(16)  # the least that a matrix product sums over
+LOWEST = tl.constexpr(-3.0e38)  # as a peak: unlike -inf it differs from itself by 0
 
 
 @triton.constexpr_function

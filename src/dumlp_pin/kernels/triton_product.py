@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dumlp_pin.kernels.triton_layers import expm1
+from dumlp_pin.kernels.triton_layers import LOWEST, expm1
 from dumlp_pin.kernels.triton_training_forward import (
     MEAN,
     RSTD,
@@ -26,8 +26,6 @@ from dumlp_pin.kernels.triton_training_forward import (
     store_tile,
     tile,
 )
-
-LOWEST = tl.constexpr(-3.0e38)  # as a peak: unlike -inf it differs from itself by 0
 
 # What is kept of the elements of a set, or of a part of it, is a matrix (C + 4, C): the product of
 # the weights, not yet divided by their masses, and below it, of each factor, these two rows.

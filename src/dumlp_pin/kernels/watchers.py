@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+# Hooks on all modules, which run wherever a module is called.
+_HOOKS = (
+    modules._global_forward_hooks,
+    modules._global_forward_pre_hooks,
+    modules._global_backward_hooks,
+    modules._global_backward_pre_hooks,
+)
 
 
 def watcher() -> str | None:
@@ -22,4 +31,6 @@ def watcher() -> str | None:
         return "a function transform of torch.func is at work"
     if torch.jit.is_tracing() or _get_current_dispatch_mode() is not None:  # pyright: ignore[reportPrivateImportUsage]
         return "somebody traces the operations"
+    if any(_HOOKS):
+        return "there is a hook on all modules"
     return None

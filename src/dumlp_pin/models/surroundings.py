@@ -24,6 +24,7 @@ from dumlp_pin._layout import SetsT, open_sets, without_padding
 from dumlp_pin.functional import dot_product
 
 LEAST = 1e-3  # of the largest amplitude: what is smaller is left out
+AMPLITUDE = 2.0**-50  # the unit of those that are kept, which are 1 in sum
 CUT = 1.8  # standard deviations at which the series under the square ends
 
 
@@ -40,8 +41,9 @@ class Surroundings(nn.Module):
     torch.Size([2, 100, 62])
     """
 
+    # Integers, which stay what they are when a model is taken to half precision.
     waves: Tensor  # (dimensions, W)
-    amplitudes: Tensor  # (scales, W)
+    amplitudes: Tensor  # (scales, W), in units of AMPLITUDE
 
     def __init__(
         self,
@@ -53,15 +55,18 @@ class Surroundings(nn.Module):
         super().__init__()
         if not scales or min(scales) <= 0:
             raise ValueError(f"scales of surroundings are positive lengths, got {list(scales)}")
+        if not 1 <= dimensions <= in_features:
+            raise ValueError(
+                f"the first {dimensions} features are a place, but there are {in_features}"
+            )
         self.scales, self.dimensions, self.in_features = tuple(scales), dimensions, in_features
         pairs = in_features * (in_features + 1) // 2
         self.out_features = in_features + len(scales) * (1 + in_features + pairs)
         self.base = 2 * math.pi / period
         waves, amplitudes = soft_balls(scales, dimensions, period)
-        # Integers stay what they are when a model is taken to half precision.
+        amplitudes = np.rint(amplitudes / AMPLITUDE).astype(np.int64)
         self.register_buffer("waves", torch.tensor(waves.T), persistent=False)
-        amplitudes = torch.tensor(amplitudes, dtype=torch.get_default_dtype())
-        self.register_buffer("amplitudes", amplitudes, persistent=False)
+        self.register_buffer("amplitudes", torch.tensor(amplitudes), persistent=False)
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> SetsT:
         """(B, N, in_features), or a SetBatch -> (B, N, out_features), or a SetBatch."""
@@ -91,7 +96,8 @@ class Surroundings(nn.Module):
         sizes = sets.spread(of_set[:, 0, :1])  # the first wave is 1 everywhere
         blocks = sets.to_blocks(waves)
         found = []
-        for scale, amplitudes in zip(self.scales, self.amplitudes.to(values.dtype), strict=True):
+        all_amplitudes = self.amplitudes.to(values.dtype) * AMPLITUDE
+        for scale, amplitudes in zip(self.scales, all_amplitudes, strict=True):
             in_ball = amplitudes.repeat(2)[:, None] * of_set
             sums = sets.from_blocks(blocks @ sets.block_spread(in_ball))
             count, mean, square = sums.tensor_split([1, 1 + F], -1)
