@@ -92,3 +92,13 @@ def test_as_many_set_features_as_sets() -> None:
     block = BroadcastBlock((3,), (4,), (5,))
     with pytest.raises(ValueError, match=r"^2 sets need as many set features, got 3$"):
         block(torch.zeros(2, 6, 3), torch.zeros(3, 4))
+
+
+def test_what_is_no_sets_is_refused_as_it_came() -> None:
+    aggregate = AggregationBlock(3, [(8,), (8,)], ("softmax", None)).eval()
+    broadcast = BroadcastBlock(element=(3, 4), set=(5, 4), combined=(4, 6)).eval()
+    for call in (aggregate, lambda x: broadcast(x, torch.rand(1, 5))):
+        with pytest.raises(ValueError, match=r"^sets are \(B, N, F\) or .*, got shape \(4, 3\)$"):
+            call(torch.rand(4, 3))
+        with pytest.raises(TypeError, match=r"a tensor \(B, N, F\) or a SetBatch, got ndarray$"):
+            call(torch.rand(1, 4, 3).numpy())

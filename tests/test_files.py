@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dumlp_pin._files import remove_drafts, written_whole
+from dumlp_pin._files import check_file, check_folder, remove_drafts, written_whole
 
 
 def test_takes_the_place_of_the_old_file_at_the_end(tmp_path: Path) -> None:
@@ -85,3 +85,30 @@ def test_drafts_of_killed_processes_are_cleared_away(tmp_path: Path) -> None:
         left.write_text("half")
     remove_drafts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "a.txt"]
+
+
+def test_a_file_where_a_folder_should_be_is_named_before_and_after_the_work(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept")
+    for check in (check_file, _write):
+        with pytest.raises(NotADirectoryError, match=r"file is a file, expected a folder$"):
+            check(path / "deep" / "a.txt")
+        with pytest.raises(IsADirectoryError, match=r"is a folder, expected the name of a file$"):
+            check(tmp_path)
+    check_folder(tmp_path / "not" / "yet")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match="nothing can be written into the folder"):
+        check_file(tmp_path / "deep" / "a.txt")
+
+
+def _write(path: Path) -> None:
+    with written_whole(path) as draft:
+        draft.write_text("new")

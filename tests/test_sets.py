@@ -114,6 +114,8 @@ def test_wrong_types_and_shapes() -> None:
         SetBatch.from_list([torch.zeros(1, 3), torch.zeros(1, 4)])
     with pytest.raises(ValueError, match=r"^from_list needs at least one set"):
         SetBatch.from_list([])
+    with pytest.raises(TypeError, match=r"^set 1 is no tensor but ndarray: torch\.as_tensor"):
+        SetBatch.from_list([ROWS, ROWS.numpy()])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"^padded sets are \(B, N, F\), got shape \(4, 3\)$"):
         SetBatch.from_padded(ROWS)
     with pytest.raises(ValueError, match=r"^these sets have 4 rows, got 3$"):

@@ -81,6 +81,23 @@ def test_what_a_table_cannot_say_is_an_error_of_one_line() -> None:
         sets_from_table(dated, "basket")
 
 
+@pytest.mark.parametrize("values", [[[1], [2]], [b"\xdf", b"a"]])
+def test_what_names_no_sets_and_is_no_target_is_refused(values: list) -> None:
+    words = pa.table({"set": ["a", "b"], "x": [1.0, 2.0], "other": values})
+    with pytest.raises(TypeError, match=r"^column 'other' holds \w+.*; sets are named by numbers"):
+        sets_from_table(words, "other")
+    with pytest.raises(TypeError, match=r"^column 'other' is the target and holds \w+.*; underst"):
+        sets_from_table(words, "set", "other")
+
+
+def test_a_date_may_name_a_set_but_is_no_target() -> None:
+    days = [date(2022, 3, 8), date(2022, 3, 9)]
+    table = pa.table({"day": days, "x": [1.0, 2.0], "y": ["a", "b"]})
+    assert len(sets_from_table(table, "day", "y")) == 2
+    with pytest.raises(TypeError, match=r"^column 'day' is the target and holds Date; understood"):
+        sets_from_table(table, "y", "day")
+
+
 def test_a_column_without_any_value_is_one_of_missing_numbers() -> None:
     table = pa.table({"id": [1, 1], "nothing": pa.nulls(2)})
     assert np.isnan(sets_from_table(table, "id").columns["nothing"]).all()

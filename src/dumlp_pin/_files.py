@@ -11,12 +11,29 @@ from safetensors.torch import save
 from torch import Tensor
 
 
+def check_file(path: Path) -> None:
+    """Whether a file can be written there: asked before work whose result it shall hold."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, expected the name of a file")
+    check_folder(path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Whether files can be written into a folder, which need not be there yet."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{there} is a file, expected a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"nothing can be written into the folder {there}: choose another")
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name to write to; what stands there at the end takes the place of `path` at once.
 
     If anything fails on the way, a full disk for one, `path` stays what it was.
     """
+    check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:

@@ -134,11 +134,20 @@ def open_sets(x: Sets, mask: Tensor | None = None) -> tuple[Tensor, Padded | Pac
         if mask is not None:
             raise TypeError("a SetBatch knows its sizes, it takes no mask")
         return x.rows, Packed(x)
-    if x.ndim != 3:
-        raise ValueError(f"sets are (B, N, F) or a SetBatch, got shape {tuple(x.shape)}")
+    check_sets(x)
     if mask is not None:
         check_mask(mask, x)
     return x, Padded(mask)
+
+
+def check_sets(x: Any) -> None:
+    """In one of the three forms; what NumPy holds, or a single set, is in none."""
+    if isinstance(x, SetBatch):
+        return
+    if not isinstance(x, Tensor):
+        raise TypeError(f"sets are a tensor (B, N, F) or a SetBatch, got {type(x).__name__}")
+    if x.ndim != 3:
+        raise ValueError(f"sets are (B, N, F) or a SetBatch, got shape {tuple(x.shape)}")
 
 
 def without_padding(x: SetsT, mask: Tensor | None) -> SetsT:

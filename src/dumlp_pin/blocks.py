@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dumlp_pin._errors import nearest
-from dumlp_pin._layout import SetsT, open_sets, without_padding
+from dumlp_pin._layout import SetsT, check_sets, open_sets, without_padding
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.functional import ACTIVATIONS, dot_product
 from dumlp_pin.kernels.choose import kernel_for
@@ -124,6 +124,7 @@ class AggregationBlock(Fusible):
             synchronise_norms(self, process_group)
 
     def forward(self, x: SetsT, mask: Tensor | None = None) -> Tensor:
+        check_sets(x)
         if (kernel := kernel_for(self, x, mask)) is not None:
             return kernel.aggregate(self, x, mask)
         y = self.dropout(self._product(x, mask).flatten(1))
@@ -178,6 +179,7 @@ class BroadcastBlock(Fusible):
             self.cross = nn.Parameter(torch.empty(d_z, d_y, d_x).uniform_(-bound, bound))
 
     def forward(self, x: SetsT, y: Tensor, mask: Tensor | None = None) -> SetsT:
+        check_sets(x)
         if (kernel := kernel_for(self, x, mask, y)) is not None:
             return kernel.broadcast(self, x, y, mask)
         num_sets = x.num_sets if isinstance(x, SetBatch) else x.shape[0]

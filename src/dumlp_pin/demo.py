@@ -12,6 +12,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 from dumlp_pin import data
+from dumlp_pin._files import check_folder
 from dumlp_pin.figures import draw_curves, draw_tsne
 from dumlp_pin.models import create_model
 from dumlp_pin.training.recipe import load_recipe
@@ -26,6 +27,7 @@ RECIPES = {
 
 def run_demo(out: Path, seed: int = 0) -> None:
     """Train DuMLP-Pin and two rivals of its size on digits as sets of pixels; print and draw."""
+    check_folder(out)
     torch.set_num_threads(1)  # too small for more to pay, and one busy core would stall them all
     console = Console()
     console.print("Handwritten digits as sets of 64 pixels: 1,297 to train on, 500 to test.")

@@ -61,6 +61,10 @@ class SetBatch:
         """From one (N_b, F) tensor a set."""
         if not sets:
             raise ValueError("from_list needs at least one set, got an empty list")
+        for index, one in enumerate(sets):
+            if not isinstance(one, Tensor):
+                kind = type(one).__name__
+                raise TypeError(f"set {index} is no tensor but {kind}: torch.as_tensor makes one")
         shapes = {tuple(s.shape[1:]) for s in sets}
         if len(shapes) != 1:
             raise ValueError(f"every set needs the same element shape, got {sorted(shapes)}")

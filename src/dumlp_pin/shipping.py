@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dumlp_pin._files import save_tensors, written_whole
+from dumlp_pin._files import check_folder, save_tensors, written_whole
 from dumlp_pin.cards import PROTOCOLS, Card, Weights, card_text
 from dumlp_pin.pretrained import PREFIX, Pretrained, find_pretrained, shipped_folder
 from dumlp_pin.training.evaluate import evaluate
@@ -40,6 +40,8 @@ def ship(
     name = name if name.startswith(PREFIX) else PREFIX + name
     if not NAME.fullmatch(name):
         raise ValueError(f"a name is lower-case words and, after a dot, a tag; got {name!r}")
+    folder = (out or shipped_folder()) / name
+    check_folder(folder)
     runs = _runs(run)
     found = _median(runs)
     headline = found.result["headline"]
@@ -50,7 +52,6 @@ def ship(
     }
     full, half = (cards[weights].metrics[headline] for weights in cards)
     _check_same_data(found, full)
-    folder = (out or shipped_folder()) / name
     card = cards["float16" if abs(half - full) <= NOISE else "float32"]
     _write(folder, found, card)
     with written_whole(folder / "README.md") as draft:

@@ -114,6 +114,10 @@ def sets_from_table(
     if not len(frame):
         raise ValueError("the table has no rows")
     ids = frame[set_column]
+    if _holds_no_words(ids):
+        raise TypeError(
+            f"column {set_column!r} holds {ids.dtype}; sets are named by numbers, words or dates"
+        )
     if _missing(ids):
         raise ValueError(
             f"column {set_column!r} says no set for {_missing(ids)} of {len(ids)} rows"
@@ -168,6 +172,11 @@ def _column(series: Any) -> np.ndarray:
 def _labels(series: Any) -> np.ndarray:
     import narwhals as nw
 
+    if _holds_no_words(series) or series.dtype.is_temporal():
+        raise TypeError(
+            f"column {series.name!r} is the target and holds {series.dtype}; understood are "
+            "numbers, words and bools"
+        )
     if _missing(series):
         raise ValueError(
             f"column {series.name!r} is the target and has no value in {_missing(series)} rows"
@@ -175,6 +184,13 @@ def _labels(series: Any) -> np.ndarray:
     if series.dtype in (nw.Categorical, nw.Enum):
         series = series.cast(nw.String)
     return series.to_numpy()
+
+
+def _holds_no_words(series: Any) -> bool:
+    """Lists and the like, and bytes: what Arrow makes of text that is not in UTF-8."""
+    import narwhals as nw
+
+    return series.dtype.is_nested() or series.dtype == nw.Binary
 
 
 def _missing(series: Any) -> int:

@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from dumlp_pin import SetClassifier, tables
+from dumlp_pin.cli import BROKEN_PIPE, main
 from dumlp_pin.points.files import READERS
 from tests.commands import Run
 from tests.points.clouds import written
 from tests.points.shapes import KINDS, box, save_run
+from tests.training.runs import python
 
 TEN_GB = 10 * 2**30
 HELD = 100 * 2**20  # bytes that Python may allocate for a file that it refuses
@@ -197,3 +199,63 @@ def _peak(call: Callable[[], str]) -> tuple[str, int]:
         return call(), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_where_nothing_can_be_written_is_said_before_the_work(tmp_path: Path, fails: Fails) -> None:
+    """Not even a look at the model comes first: there is none of that name."""
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for words in (
+        ("fit", "none.csv", "--set-column", "a", "--target", "b", "--out", file),
+        ("export", "none", file / "x.onnx"),
+        ("robustness", "none", "--out", file / "x.json"),
+        ("figure", "tsne", "none", "--out", file / "x.png"),
+        ("figure", "costs", "none", "--out", file / "x.png"),
+        ("report", tmp_path, "--out", file / "x.md"),
+        ("reproduce", "complexity", "--out", file / "x.json"),
+        ("ship", "none", "digits", "--out", file),
+        ("train", "digits", "--out", file),
+        ("demo", "--out", file),
+    ):
+        assert fails(*words) == f"{file} is a file, expected a folder"
+    assert file.read_text() == "kept"
+
+
+def test_no_model_of_a_pattern_is_an_error(fails: Fails) -> None:
+    assert fails("models", "*none*").startswith("no model matches '*none*'; known: deepsets_celeba")
+
+
+def test_no_seed_is_no_table(tmp_path: Path, fails: Fails) -> None:
+    words = ("reproduce", "table3", "--results", tmp_path, "--run", "--seeds")
+    assert fails(*words, 0) == "--seeds is 0, expected at least 1"
+
+
+def test_ctrl_c_is_one_line_and_leaves_no_file(
+    baskets: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SetClassifier, "predict_proba", interrupt)
+    words = ["predict", baskets, baskets.parent / "baskets.csv", "--out", tmp_path / "a.csv"]
+    monkeypatch.setattr("sys.argv", ["dumlp-pin", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, capsys.readouterr().err) == (130, "dumlp-pin: stopped\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_stops_reading_hears_no_complaint(baskets: Path) -> None:
+    table = baskets.parent / "many.csv"
+    table.write_text("basket,price\n" + "".join(f"{row},{row % 7}\n" for row in range(20_000)))
+    process = python("-m", "dumlp_pin", "predict", str(baskets), str(table))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("basket,label")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == BROKEN_PIPE

@@ -127,6 +127,7 @@ def test_what_to_learn_is_guessed_from_the_values_of_the_target() -> None:
     assert guessed(["a", "b"]) == guessed([True, False]) == guessed([3, 1, 2]) == "classification"
     assert guessed([1.0, 2.0]) == "classification"
     assert guessed([1.5, 2.0]) == guessed(np.arange(21)) == "regression"
+    assert guessed([1e300, 2e300]) == "regression"
 
 
 def test_errors_say_in_one_line_what_to_do(file: Path, tmp_path: Path, run: Run) -> None:
@@ -144,6 +145,11 @@ def test_errors_say_in_one_line_what_to_do(file: Path, tmp_path: Path, run: Run)
     fails("set 's0' has two labels", "fit", file, *FIT, "side", *out)
     fails("no column 'up'", "fit", file, *FIT, "kind", "--features", "up", *out)
     fails("marks one row of each set", "fit", file, *FIT, "kind", "--task", "anomaly", *out)
+    fails("cannot be both --set-column and --target", "fit", file, *FIT, "shape", *out)
+    twice = ("fit", file, *FIT, "kind", *out, "--features")
+    fails("names 'kind', which is the --target: leave it out", *twice, "kind")
+    fails("names 'shape', which is the --set-column: leave it out", *twice, "shape")
+    fails("--features names 'east' twice", *twice, "east", "north", "east")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     fails("broken.parquet cannot be read as", "fit", tmp_path / "broken.parquet", *FIT, "k", *out)
     assert not (tmp_path / "model").exists()

@@ -185,10 +185,14 @@ def test_parameters_out_of_range_are_named(kind: Kind) -> None:
         ({"width": 0}, "width is None or a positive integer, got 0"),
         ({"batch_size": 2.5}, "batch_size is None or a positive integer, got 2.5"),
         ({"learning_rate": 0}, "learning_rate is positive, got 0"),
+        ({"patience": float("nan")}, "patience is positive, got nan"),
+        ({"patience": None}, "patience is a number, got None"),
+        ({"learning_rate": "fast"}, "learning_rate is a number, got 'fast'"),
+        ({"width": True}, "width is None or a positive integer, got True"),
         ({"dropout": 1}, "dropout is at least 0 and below 1, got 1"),
         ({"device": "gpu"}, "unknown device 'gpu': expected one such as cpu or cuda:1"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             quick(kind, **parameters).fit(X, y)
 
 

@@ -88,7 +88,9 @@ def test_folders_that_hold_no_estimator_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=broken):
         SetRegressor.load(tmp_path)
     described = json.loads((tmp_path / "model.json").read_text())
-    for text in ("{", "[]", "{}", json.dumps(described | {"format": 99})):
+    changes: list[dict[str, Any]] = [{"format": 99}, {"encoder": {}}, {"parameters": {"no": 1}}]
+    fitted(SetRegressor).save(tmp_path)  # the weights are whole again
+    for text in ("{", "[]", "{}", *(json.dumps(described | change) for change in changes)):
         (tmp_path / "model.json").write_text(text)
         with pytest.raises(ValueError, match=broken) as caught:
             SetEstimator.load(tmp_path)

@@ -102,6 +102,23 @@ def test_a_picture_of_another_task_is_refused_in_one_line(tmp_path: Path, run: R
     assert errors == "dumlp-pin: there are 500 test sets, 0 to 499; got --index 500\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("tsne", "digits", "--sets", 3), "--sets is 3, expected at least 31 for a picture"),
+        (("retrieval", "digits", "--queries", 0), "--queries is 0, expected at least 1"),
+        (("costs", "results", "--out", "x.jpg"), "pictures are written as .png, got 'x.jpg'"),
+        (("attention", "digits", "--out", "x"), "pictures are written as .png, got 'x'"),
+    ],
+)
+def test_a_picture_that_cannot_be_made_is_one_line(
+    words: tuple, message: str, tmp_path: Path, run: Run
+) -> None:
+    words = words if "--out" in words else (*words, "--out", tmp_path / "x.png")
+    assert run("figure", *words, fails=True).errors == f"dumlp-pin: {message}\n"
+    assert not list(tmp_path.iterdir())
+
+
 def write_runs(folder: Path, table: str, count: int, seeds_at_once: int) -> None:
     metric = get_table(table).metric
     for number, row in enumerate(get_table(table).rows[-count:]):

@@ -95,6 +95,15 @@ def test_a_search_lists_what_is_like_the_query_first(runs: Path, shapes: Path, r
     assert few == [f"1.0000 {shapes / 'plate.off'}"]
 
 
+def test_a_search_goes_past_files_that_cannot_be_read(runs: Path, shapes: Path, run: Run) -> None:
+    words = ("search", runs / "plain", shapes, "--query", shapes / "tower.off")
+    expected = run(*words).lines
+    (shapes / "deep" / "broken.off").write_text("OFF\n")
+    result = run(*words, fails=True)
+    assert result.lines == expected
+    assert result.errors.endswith("dumlp-pin: 1 of 5 files could not be read\n")
+
+
 def test_parts_are_coloured(runs: Path, shapes: Path, run: Run) -> None:
     out = shapes / "labelled.ply"
     (line,) = run(
@@ -131,6 +140,8 @@ def test_errors_say_in_one_line_what_to_do(runs: Path, shapes: Path, run: Run) -
     fails("--category NAME --out LABELLED.ply", "predict", runs / "parts", tower)
     searched = ("search", runs / "plain", shapes / "nowhere", "--query", tower)
     fails("there is no folder", *searched)
+    searched_for_none = ("search", runs / "plain", shapes, "--query", tower, "--count", "-1")
+    fails("--count is -1, expected at least 1", *searched_for_none)
     (shapes / "empty").mkdir()
     fails("holds no file of points", *searched[:2], shapes / "empty", *searched[3:])
     fails("search by a classifier", "search", runs / "parts", shapes, "--query", tower)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -190,6 +191,13 @@ def test_another_run_is_not_resumed(
     with pytest.raises(ValueError, match=message) as caught:
         train(quick(*changes), seed, uninterrupted, resume=True)
     assert "\n" not in str(caught.value)
+
+
+def test_a_result_that_is_broken_is_named(uninterrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run/result\.json is not JSON: "):
+        train(quick(), 0, tmp_path / "run", resume=True)
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:

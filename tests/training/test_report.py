@@ -206,3 +206,17 @@ def test_the_command_writes_the_same_page_again(results: Path, tmp_path: Path, r
     assert page.read_bytes() == first
     errors = run("report", tmp_path / "none", "--out", page, fails=True).errors
     assert errors == f"dumlp-pin: there is no folder {tmp_path / 'none'} with results\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["remarks.toml", "complexity.json", "robustness/a.json", "run/failed.json"]
+)
+def test_a_file_that_holds_something_else_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    for text in ("{", "[1]" if name.endswith("json") else "= 1", "{}"):
+        if name == "remarks.toml" and text == "{}":
+            continue
+        path.write_text(text)
+        with pytest.raises(ValueError, match=f"{name} cannot be read: "):
+            write_report(tmp_path)

@@ -87,6 +87,17 @@ def test_as_a_user(tmp_path: Path) -> None:
         (["digits", "--set", "optimizer.lr=-1"], "Invalid learning rate: -1.0"),
         (["digits", "--device", "gpu"], "unknown device 'gpu': expected one such as cpu or cuda:1"),
         (["digits", "--seeds", "1"], "--seeds is 1, expected at least 2"),
+        (["digits", "--seed", "-1"], "the seed is -1, expected a number from 0 to 2^63 - 1"),
+        (["digits", "--device", "meta"], "PyTorch cannot compute on device meta here: use cpu"),
+        (
+            ["digits", "--set", "data.points=32"],
+            "data.points is of points, and digits has images: leave it out",
+        ),
+        (
+            ["digits", "--set", "model.overrides.num_classes=3"],
+            "dumlp_pin_digits tells 3 classes apart, digits has 10: "
+            "--set model.overrides.num_classes=10",
+        ),
         (["digits", "--resume"], "nothing to resume: no checkpoint at"),
     ],
 )
@@ -113,7 +124,7 @@ def test_out_that_is_a_file(
     arguments = ("train", "digits", "--out", tmp_path / "file")
     status, _, error = command(monkeypatch, capsys, *arguments)
     assert (status, error.count("\n")) == (1, 1)
-    assert str(tmp_path / "file") in error
+    assert f"{tmp_path / 'file'} is a file, expected a folder" in error
 
 
 def test_ctrl_c(tmp_path: Path) -> None:

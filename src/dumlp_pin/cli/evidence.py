@@ -20,11 +20,12 @@ def report(results: Positional[Path], out: Path) -> None:
             person found out about a row.
         out: The page, such as docs/reproduction.md.
     """
-    from dumlp_pin._files import written_whole
+    from dumlp_pin._files import check_file, written_whole
     from dumlp_pin.training.report import write_report
 
     if not results.is_dir():
         raise NotADirectoryError(f"there is no folder {results} with results")
+    check_file(out)
     page = write_report(results)
     with written_whole(out) as draft:
         draft.write_text(page, encoding="utf-8")
@@ -43,12 +44,15 @@ def robustness(
         out: A .json file for the table.
         device: Where to compute, such as cpu or cuda:1; a GPU where there is one.
     """
+    from dumlp_pin._files import check_file
     from dumlp_pin.training.distributed import choose_device
     from dumlp_pin.training.results import write_json
     from dumlp_pin.training.robustness import robustness as measure
 
     if not models:
         raise ValueError("no model is given: robustness MODEL ...")
+    if out is not None:
+        check_file(out)
     measured = measure(models, choose_device(device))
     table = Table("", "", *measured["models"], box=None)
     before = None

@@ -17,11 +17,20 @@ figure_app = tyro.extras.SubcommandApp()
 app.command(figure_app, name="figure", help="Draw a picture of a trained model or of results.")
 
 
-def _trained(model: str, device: str | None) -> Trained:
+def _check_picture(out: Path) -> None:
+    from dumlp_pin._files import check_file
+
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"pictures are written as .png, got {str(out)!r}")
+    check_file(out)
+
+
+def _trained(model: str, device: str | None, out: Path) -> Trained:
     from dumlp_pin.figures.trained import Trained
     from dumlp_pin.pretrained import find_pretrained
     from dumlp_pin.training.distributed import choose_device
 
+    _check_picture(out)
     return Trained(find_pretrained(model), choose_device(device))
 
 
@@ -37,7 +46,7 @@ def tsne(model: Positional[str], out: Path, sets: int = 2000, device: str | None
     """
     from dumlp_pin.figures.trained import picture_tsne
 
-    picture_tsne(_trained(model, device), out, sets)
+    picture_tsne(_trained(model, device, out), out, sets)
     print(out)
 
 
@@ -55,7 +64,7 @@ def retrieval(
     """
     from dumlp_pin.figures.trained import picture_retrieval
 
-    share = picture_retrieval(_trained(model, device), out, queries)
+    share = picture_retrieval(_trained(model, device, out), out, queries)
     print(f"{out}: of all test sets, {100 * share:.2f} % of the five nearest share the class")
 
 
@@ -64,14 +73,13 @@ def parts(model: Positional[str], out: Path, device: str | None = None) -> None:
     """A shape of each category, its true parts beside the predicted ones.
 
     Args:
-        model: The name of a model that ships trained, such as shapenetpart_s, or the folder of a
-            run.
+        model: The folder of a run that labels parts.
         out: The .png file.
         device: Where to compute, such as cpu or cuda:1; a GPU where there is one.
     """
     from dumlp_pin.figures.trained import picture_parts
 
-    picture_parts(_trained(model, device), out)
+    picture_parts(_trained(model, device, out), out)
     print(out)
 
 
@@ -87,7 +95,7 @@ def anomalies(model: Positional[str], out: Path, sets: int = 4, device: str | No
     """
     from dumlp_pin.figures.trained import picture_anomalies
 
-    picture_anomalies(_trained(model, device), out, sets)
+    picture_anomalies(_trained(model, device, out), out, sets)
     print(f"{out}: it shows faces, under the licence of their data set; do not publish it")
 
 
@@ -103,7 +111,7 @@ def attention(model: Positional[str], out: Path, index: int = 0, device: str | N
     """
     from dumlp_pin.figures.trained import picture_attention
 
-    picture_attention(_trained(model, device), out, index)
+    picture_attention(_trained(model, device, out), out, index)
     print(out)
 
 
@@ -117,6 +125,7 @@ def activations(results: Positional[Path], out: Path) -> None:
     """
     from dumlp_pin.figures.compared import picture_activations
 
+    _check_picture(out)
     picture_activations(results, out)
     print(out)
 
@@ -131,6 +140,7 @@ def broadcasts(results: Positional[Path], out: Path) -> None:
     """
     from dumlp_pin.figures.compared import picture_broadcasts
 
+    _check_picture(out)
     picture_broadcasts(results, out)
     print(out)
 
@@ -145,5 +155,6 @@ def costs(results: Positional[Path], out: Path) -> None:
     """
     from dumlp_pin.figures.compared import picture_costs
 
+    _check_picture(out)
     picture_costs(results, out)
     print(out)

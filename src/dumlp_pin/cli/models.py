@@ -31,7 +31,10 @@ def models(pattern: Annotated[Positional[str], arg(metavar="PATTERN")] = "*") ->
     table = Table("\nname", "\ntask", box=None)
     for header in ("\nparameters", "\npaper", "multiply-\nadds, M", "\npaper", "dis-\ntances, M"):
         table.add_column(header, justify="right", no_wrap=True)
-    for name in list_models(pattern):
+    names = list_models(pattern)
+    if not names:
+        raise KeyError(f"no model matches {pattern!r}; known: {', '.join(list_models())}")
+    for name in names:
         size = size_of(name)
         parameters, printed = f"{size.parameters:,}", size.printed_parameters or ""
         if size.part:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -157,9 +158,18 @@ class SetEstimator(TransformerMixin, BaseEstimator, ABC):
         """What `save` wrote; `SetEstimator.load` takes any kind of estimator."""
         content, weights = read_folder(Path(folder))
         kinds = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
-        if content["kind"] not in kinds:
-            raise ValueError(f"{folder} holds a {content['kind']}, not a {cls.__name__}")
-        estimator = kinds[content["kind"]](**parameters_from(content["parameters"]))
+        kind = content.get("kind")
+        if kind not in kinds:
+            raise ValueError(f"{folder} holds a {kind}, not a {cls.__name__}")
+        try:
+            return kinds[kind]._of(content, weights)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{folder} holds no estimator that can be read: {reason}") from error
+
+    @classmethod
+    def _of(cls, content: dict[str, Any], weights: dict[str, Tensor]) -> Self:
+        estimator = cls(**parameters_from(content["parameters"]))
         estimator.encoder_ = ElementEncoder.from_json(content["encoder"])
         estimator.n_features_in_ = content["n_features_in"]
         estimator.architecture_ = content["architecture"]
@@ -307,10 +317,15 @@ class SetEstimator(TransformerMixin, BaseEstimator, ABC):
     def _check_parameters(self) -> None:
         for name in ("width", "batch_size", "max_epochs"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | np.integer) and value > 0):
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and value > 0):
                 raise ValueError(f"{name} is None or a positive integer, got {value!r}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is positive, got {self.learning_rate!r}")
+        for name in ("learning_rate", "patience", "dropout", "validation_fraction"):
+            if not isinstance(getattr(self, name), Real):
+                raise TypeError(f"{name} is a number, got {getattr(self, name)!r}")
+        for name in ("learning_rate", "patience"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is positive, got {getattr(self, name)!r}")
         for name in ("dropout", "validation_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 0 and below 1, got {getattr(self, name)!r}")

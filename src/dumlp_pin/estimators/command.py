@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dumlp_pin._files import check_folder
 from dumlp_pin._predictions import write_predictions
 from dumlp_pin.estimators import (
     SetAnomalyDetector,
@@ -25,6 +26,7 @@ ESTIMATORS: dict[Task, type[SetEstimator]] = {
     "anomaly": SetAnomalyDetector,
 }
 MOST_NUMBERED_CLASSES = 20  # whole numbers of more values than this are amounts, not classes
+LARGEST_CLASS = 2.0**63  # a float beyond is an amount, too
 
 
 def fit_command(
@@ -40,6 +42,8 @@ def fit_command(
     verbose: bool,
 ) -> None:
     """Fit an estimator to a table, save it, and say what it learned from and how well."""
+    check_folder(out)
+    _check_names(set_column, target, features)
     columns = [set_column, target, *features] if features else None
     table = read_table(path, columns)
     sets = sets_from_table(table, set_column, target)
@@ -58,13 +62,25 @@ def fit_command(
     print(out)
 
 
+def _check_names(set_column: str, target: str, features: Sequence[str]) -> None:
+    """Each column has one part to play."""
+    if target == set_column:
+        raise ValueError(f"column {target!r} cannot be both --set-column and --target")
+    for place, name in enumerate(features):
+        if name in (set_column, target):
+            option = "--set-column" if name == set_column else "--target"
+            raise ValueError(f"--features names {name!r}, which is the {option}: leave it out")
+        if name in features[:place]:
+            raise ValueError(f"--features names {name!r} twice")
+
+
 def guess_task(sets: ColumnSets) -> Task:
     """Classification of words, bools and a few whole numbers, regression of other numbers."""
     assert sets.target is not None
     values = sets.target
     if values.dtype.kind not in "fiu":
         return "classification"
-    whole = bool((values == np.round(values)).all())
+    whole = bool((values == np.round(values)).all() and (np.abs(values) < LARGEST_CLASS).all())
     few = len(np.unique(values)) <= MOST_NUMBERED_CLASSES
     return "classification" if whole and few else "regression"
 

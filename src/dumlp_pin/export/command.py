@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dumlp_pin._errors import need
-from dumlp_pin._files import written_whole
+from dumlp_pin._files import check_file, written_whole
 from dumlp_pin.export.archive import export_archive
 from dumlp_pin.export.onnx import export_onnx, onnx_runner, to_onnx
 from dumlp_pin.export.program import Inputs
@@ -38,6 +38,7 @@ def export_command(name: str, out: Path, int8: bool = False) -> None:
     """
     if out.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"the suffix of a file to export to is .onnx or .pt2, got {str(out)!r}")
+    check_file(out)
     if int8 and out.suffix != ".onnx":
         raise ValueError(f"int8 is for .onnx files, got {str(out)!r}")
     if (Path(name) / "model.json").is_file():

@@ -21,6 +21,7 @@ from dumlp_pin.figures.tsne import draw_tsne
 from dumlp_pin.pretrained import Pretrained
 from dumlp_pin.training.tasks import Batch, load_task
 
+FEWEST_IN_A_PLANE = 31  # t-SNE looks at the thirty nearest of each
 CHOICE_SEED = 0  # which sets are shown is chance, and the same every time
 
 
@@ -69,6 +70,8 @@ class Trained:
 def picture_tsne(trained: Trained, out: Path, sets: int) -> None:
     """Features of so many test sets in the plane."""
     trained.must_be("classification")
+    if sets < FEWEST_IN_A_PLANE:
+        raise ValueError(f"--sets is {sets}, expected at least {FEWEST_IN_A_PLANE} for a picture")
     index = trained.shuffled()[:sets]
     features = trained.each(index, lambda batch: trained.model.forward_features(**batch.inputs))
     labels = trained.each(index, lambda batch: batch.target)
@@ -81,6 +84,8 @@ def picture_retrieval(trained: Trained, out: Path, queries: int) -> float:
     Returns the share of those found that are of the query's class, with all test sets as queries.
     """
     trained.must_be("classification")
+    if queries < 1:
+        raise ValueError(f"--queries is {queries}, expected at least 1")
     every = torch.arange(trained.task.size("test"))
     last = [layer for layer in trained.model.head.modules() if isinstance(layer, nn.Linear)][-1]
     features = trained.each(every, lambda batch: _input_of(last, trained.model, batch))
@@ -122,6 +127,8 @@ def picture_parts(trained: Trained, out: Path) -> None:
 def picture_anomalies(trained: Trained, out: Path, sets: int) -> None:
     """Test sets of faces with the chance of each to be the odd one out."""
     trained.must_be("anomaly-detection")
+    if sets < 1:
+        raise ValueError(f"--sets is {sets}, expected at least 1")
     record = data.load(trained.found.recipe.data.name, trained.found.recipe.data.test)
     assert isinstance(record, FaceSets)
     index = trained.shuffled()[:sets]

@@ -133,11 +133,14 @@ def search_command(
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in READERS)
     if not paths:
         raise ValueError(f"{folder} holds no file of points: {' '.join(READERS)}")
+    if count < 1:
+        raise ValueError(f"--count is {count}, expected at least 1")
     reader = ShapeReader.for_model(found, up)
     ((_, wanted),) = _answers(found, iter([reader.read(query)]), device)
-    likeness = {
-        shape.path: float(F.cosine_similarity(wanted, logits, dim=0))
-        for shape, logits in _answers(found, reader.read_all(paths, Console(stderr=True)), device)
-    }
-    for path in sorted(likeness, key=lambda path: -likeness[path])[:count]:
-        print(f"{likeness[path]:.4f} {path}")
+    likeness: dict[Path, float] = {}
+    try:
+        for shape, logits in _answers(found, reader.read_all(paths, Console(stderr=True)), device):
+            likeness[shape.path] = float(F.cosine_similarity(wanted, logits, dim=0))
+    finally:  # files that cannot be read, which is said last, do not hold up the others
+        for path in sorted(likeness, key=lambda path: -likeness[path])[:count]:
+            print(f"{likeness[path]:.4f} {path}")

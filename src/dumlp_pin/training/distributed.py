@@ -72,6 +72,10 @@ def choose_device(device: str | torch.device | None) -> torch.device:
             f"unknown device {device!r}: expected one such as cpu or cuda:1"
         ) from error
     if chosen.type != "cuda":
+        try:
+            torch.zeros(1, device=chosen).item()
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"PyTorch cannot compute on device {device} here: use cpu") from error
         return chosen
     if not has_cuda:
         raise ValueError(f"device {device} was asked for, but PyTorch sees no GPU here: use cpu")

@@ -81,8 +81,17 @@ class Recipe:
         for name in ("label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 0 <= {name} < 1")
-        if not 0 <= self.data.holdout < 1:
-            raise ValueError(f"data.holdout is {self.data.holdout}, expected 0 <= holdout < 1")
+        data = self.data
+        if not 0 <= data.holdout < 1:
+            raise ValueError(f"data.holdout is {data.holdout}, expected 0 <= holdout < 1")
+        if not data.train:
+            raise ValueError("data.train names no split to train on")
+        if data.test in data.train and not data.holdout:
+            raise ValueError(f"data.test is {data.test!r}, which data.train has: keep them apart")
+        for name in ("points", "features"):
+            count = getattr(data, name)
+            if count is not None and count < 1:
+                raise ValueError(f"data.{name} is {count}, expected at least 1")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

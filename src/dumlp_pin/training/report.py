@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,16 +111,29 @@ def write_report(folder: Path) -> str:
 def _gather(folder: Path) -> Evidence:
     failures = []
     for path in sorted(folder.rglob(FAILED)):
-        failure = json.loads(path.read_text(encoding="utf-8"))
-        sentence = f"Seed {failure['seed']} failed in epoch {failure['epoch']}: {failure['error']}."
-        failures.append((Recipe.from_dict(failure["recipe"]), sentence))
+        with _named(path):
+            failure = json.loads(path.read_text(encoding="utf-8"))
+            where = f"Seed {failure['seed']} failed in epoch {failure['epoch']}"
+            sentence = f"{where}: {failure['error']}."
+            failures.append((Recipe.from_dict(failure["recipe"]), sentence))
     remarks: dict[str, dict[str, str]] = {}
     path = folder / REMARKS
     if path.is_file():
-        remarks = tomllib.loads(path.read_text(encoding="utf-8"))
+        with _named(path):
+            remarks = tomllib.loads(path.read_text(encoding="utf-8"))
     evidence = Evidence(folder, load_runs(folder), find_results(folder), failures, remarks)
     _check_remarks(evidence, path)
     return evidence
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A file that does not hold what it should is named."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} cannot be read: {what}") from error
 
 
 def _check_remarks(evidence: Evidence, path: Path) -> None:
@@ -234,7 +248,13 @@ def _complexity(table: Table, evidence: Evidence) -> Iterator[str]:
 
 def _measured(evidence: Evidence) -> dict[str, Any]:
     path = evidence.folder / COMPLEXITY
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+    if not path.is_file():
+        return {"rows": []}
+    with _named(path):
+        measured = json.loads(path.read_text(encoding="utf-8"))
+        if missing := {"device", "rows"} - measured.keys():
+            raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
+        return measured
 
 
 def _speed(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -289,14 +309,16 @@ def _other(runs: Sequence[Run], evidence: Evidence) -> tuple[str, ...]:
 def _robustness(folder: Path) -> Iterator[str]:
     """What `dumlp-pin robustness` wrote to the folder of that name."""
     for path in sorted((folder / ROBUSTNESS).glob("*.json")):
-        measured = json.loads(path.read_text(encoding="utf-8"))
-        metric = measured["metric"].replace("_", " ")
-        yield f"## Robustness on {measured['data']}: {metric}, %\n"
-        columns = [f"`{name}`" for name in measured["models"]]
-        rows = [
-            (row["kind"], row["level"], *(f"{100 * row['scores'][n]:.2f}" for n in row["scores"]))
-            for row in measured["rows"]
-        ]
+        with _named(path):
+            measured = json.loads(path.read_text(encoding="utf-8"))
+            metric = measured["metric"].replace("_", " ")
+            title = f"## Robustness on {measured['data']}: {metric}, %\n"
+            columns = [f"`{name}`" for name in measured["models"]]
+            rows = [
+                (row["kind"], row["level"], *(f"{100 * s:.2f}" for s in row["scores"].values()))
+                for row in measured["rows"]
+            ]
+        yield title
         yield from _markdown(("", "", *columns), rows)
 
 

@@ -14,6 +14,7 @@ import rich.table
 import torch
 from rich.console import Console
 
+from dumlp_pin._files import check_file
 from dumlp_pin.models import count_parameters, create_model
 from dumlp_pin.models.complexity import count_work
 from dumlp_pin.training.distributed import choose_device
@@ -59,7 +60,11 @@ def reproduce(
     Complexity is counted and measured on the spot; its numbers go to the file `out` too.
     """
     table = get_table(name)
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}, expected at least 1")
     if table.metric == "macs":
+        if out is not None:
+            check_file(out)
         _complexity(table, choose_device(device), console, out)
         return
     if out is not None:

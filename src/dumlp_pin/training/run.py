@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dumlp_pin._files import remove_drafts, save_tensors
+from dumlp_pin._files import check_folder, remove_drafts, save_tensors
 from dumlp_pin.models import count_parameters, create_model
 from dumlp_pin.training.averaging import Averaged
 from dumlp_pin.training.checkpoint import Progress, load_state, read_progress, save_checkpoint
@@ -21,7 +21,7 @@ from dumlp_pin.training.results import both_protocols, environment, plain, write
 from dumlp_pin.training.schedule import rate_factor
 from dumlp_pin.training.scoring import score
 from dumlp_pin.training.steps import Steps
-from dumlp_pin.training.tasks import Task
+from dumlp_pin.training.tasks import SetClassification, Task
 
 FAILED = "failed.json"
 
@@ -40,9 +40,12 @@ class Run:
 
     def __init__(self, recipe: Recipe, seed: int, out: Path, *, resume: bool) -> None:
         self.recipe, self.seed, self.out = recipe, seed, out
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"the seed is {seed}, expected a number from 0 to 2^63 - 1")
         self.checkpoint, self.result_file = out / "checkpoint.safetensors", out / "result.json"
         self.progress = Progress(plain(recipe.to_dict()), seed, history=[])
         self.resumes = resume
+        check_folder(out)
         if resume:
             asked, self.progress = self.progress, read_progress(self.checkpoint)
             _check_same_run(self.progress, asked, out)
@@ -57,7 +60,10 @@ class Run:
         """What came out, if the run is over."""
         if self.epochs_done < self.recipe.epochs or not self.result_file.exists():
             return None
-        return json.loads(self.result_file.read_text(encoding="utf-8"))
+        try:
+            return json.loads(self.result_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self.result_file} is not JSON: {error}") from error
 
     def prepare(self, task: Task, processes: Processes, *, compile: bool) -> None:
         self.task, self.processes = task, processes
@@ -67,6 +73,7 @@ class Run:
         recipe = self.recipe
         torch.manual_seed(self.seed)
         model = create_model(recipe.model.name, **recipe.model.overrides).to(processes.device)
+        _check_classes(model, task, recipe)
         self.averaged = Averaged(model, recipe.ema) if recipe.ema else None
         self.optimizer = make_optimizer(model, recipe.optimizer)
         if self.resumes:
@@ -212,6 +219,16 @@ def _mean_or_raise(losses: Tensor, model: nn.Module, recipe: Recipe, epoch: int)
             + ("; the checkpoint holds the epoch before" if epoch else "")
         )
     return float(losses.mean())
+
+
+def _check_classes(model: Any, task: Task, recipe: Recipe) -> None:
+    expected = len(task.class_names)
+    classes = getattr(model, "num_classes", expected)
+    if isinstance(task, SetClassification) and classes != expected:
+        raise ValueError(
+            f"{recipe.model.name} tells {classes} classes apart, {recipe.data.name} has "
+            f"{expected}: --set model.overrides.num_classes={expected}"
+        )
 
 
 def _check_same_run(progress: Progress, asked: Progress, out: Path) -> None:

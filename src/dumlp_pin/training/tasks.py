@@ -250,6 +250,9 @@ def room_on(device: torch.device) -> float:
 
 
 def _table(split: Split, recipe: Recipe) -> dict[str, Tensor]:
+    for name in ("points", "features"):
+        if isinstance(split, Images | FaceSets) and getattr(recipe.data, name) is not None:
+            raise ValueError(f"data.{name} is of points, and {split.name} has images: leave it out")
     if isinstance(split, Images):
         return {"x": split.images, "target": split.labels}
     if isinstance(split, FaceSets):
