@@ -63,9 +63,9 @@ def why_not_aggregation(block: AggregationBlock, x: Sets, mask: Tensor | None = 
     values = x.rows if isinstance(x, SetBatch) else x
     if values.ndim != (2 if isinstance(x, SetBatch) else 3):
         return f"sets of shape {tuple(values.shape)} do not fit"
-    reasons = (why_not_in_training(mlp, values, mask) for mlp in mlps)
-    if (reason := next(filter(None, reasons), None)) is not None:
-        return reason
+    for mlp in mlps:
+        if (reason := why_not_in_training(mlp, values, mask)) is not None:
+            return reason
     return None if can_run_side_by_side(mlps) else "the branches share a norm, or differ in theirs"
 
 
