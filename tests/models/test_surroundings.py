@@ -117,3 +117,11 @@ def test_a_place_is_some_of_the_features(dimensions: int) -> None:
 def test_scales_are_lengths(scales: list[float]) -> None:
     with pytest.raises(ValueError, match="scales of surroundings are positive lengths"):
         Surroundings(6, scales)
+
+
+def test_under_autocast_waves_keep_their_digits() -> None:
+    x, around = draw(2, 100, 6).float(), Surroundings(6, [0.25])
+    exact = around(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = around(x)
+    assert torch.equal(found, exact)

@@ -86,6 +86,7 @@ class Surroundings(nn.Module):
     def _around(self, values: Tensor, sets: Any, mask: Tensor | None) -> Tensor:
         F, places = self.in_features, values[..., : self.dimensions]
         first, second = torch.triu_indices(F, F, device=values.device)
+        is_place = torch.arange(F, device=values.device) < self.dimensions
         angles = places @ (self.base * self.waves.to(values.dtype))
         waves = torch.cat((angles.cos(), angles.sin()), -1)
         products = values[..., first] * values[..., second]
@@ -106,8 +107,7 @@ class Surroundings(nn.Module):
             mean, square = mean / count, square / count
             covariance = square - mean[..., first] * mean[..., second]
             relative = mean - nn.functional.pad(places, (0, F - self.dimensions))
-            unit = values.new_ones(F)
-            unit[: self.dimensions] = scale
+            unit = torch.where(is_place, scale, 1.0).to(values.dtype)
             part = count / sizes.clamp(min=1)
             found += [part.log(), relative / unit, covariance / (unit[first] * unit[second])]
         return torch.cat(found, -1)
@@ -119,9 +119,10 @@ class Surroundings(nn.Module):
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
-    if torch.amp.is_autocast_available(device_type):
+    # Not a context that changes nothing: exported programs would have it.
+    if device_type != "meta" and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
-    return nullcontext()  # there is none on this kind of device
+    return nullcontext()
 
 
 def soft_balls(
