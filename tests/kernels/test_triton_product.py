@@ -113,7 +113,10 @@ def fused(case: Case) -> Numbers:
 
 
 def hold_against_plain(
-    case: Case, device: torch.device, dtype: torch.dtype = torch.float32
+    case: Case,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    roundings: int = 8,
 ) -> None:
     """Errors are no larger than twice the plain way's, of all sets and factors together.
 
@@ -122,7 +125,8 @@ def hold_against_plain(
     """
     case = placed(case, device, dtype)
     exact, theirs, ours = plain(case, torch.float64), plain(case, dtype), fused(case)
-    floor = 8 * torch.finfo(torch.float32).eps * (exact[0] * weights_like(exact[0])).norm()
+    eps = torch.finfo(torch.float32).eps
+    floor = roundings * eps * (exact[0] * weights_like(exact[0])).norm()
     for truth, other, one in zip(exact, theirs, ours, strict=True):
         assert one.dtype == other.dtype
         assert (one - truth).norm() <= 2 * (other - truth).norm() + floor

@@ -82,7 +82,7 @@ def errs_more(
     exact = step(plain, mlps, x, torch.float64, loss)
     expected = worst_errors(step(plain, mlps, x, dtype, loss), exact)
     actual = worst_errors(step(outputs_in_training, mlps, x, dtype, loss), exact)
-    floor = 8 * torch.finfo(dtype).eps
+    floor = 16 * torch.finfo(dtype).eps
     return [kind for kind, worst in actual.items() if worst > 2 * expected[kind] + floor]
 
 
