@@ -15,9 +15,9 @@ from dumlp_pin._layout import Sets
 from dumlp_pin.kernels._triton import INTERPRETED
 from dumlp_pin.kernels.device import precision_of, processors, shared_memory
 from dumlp_pin.kernels.fold import fold_mlp
-from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.pack import left_factors, pack, padded, places, size_of_pack
 from dumlp_pin.kernels.prepared import prepared
+from dumlp_pin.kernels.widths import are_as_wide
 from dumlp_pin.sets import SetBatch
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from dumlp_pin._layout import Sets, SetsT
 from dumlp_pin.kernels.device import is_hopper, precision_of, processors, shared_memory
 from dumlp_pin.kernels.fold import Layer, fold, fold_mlp, scale_and_shift
-from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.pack import pack_turned, places_turned
 from dumlp_pin.kernels.prepared import prepared
+from dumlp_pin.kernels.widths import are_as_wide
 from dumlp_pin.sets import SetBatch
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from dumlp_pin._layout import Sets
 from dumlp_pin.batchnorm import BatchNorm
 from dumlp_pin.kernels._triton import why_not_on
-from dumlp_pin.kernels.layers import are_as_wide
 from dumlp_pin.kernels.training_ops import Offset, layers_of, mlps_forward, split_statistics
 from dumlp_pin.kernels.watchers import watcher
+from dumlp_pin.kernels.widths import are_as_wide
 from dumlp_pin.sets import SetBatch
 
 if TYPE_CHECKING:

@@ -131,7 +131,7 @@ def aggregate(
     Parameters, statistics and z of the MLPs, whose layers all have a norm, are as `mlps_forward`
     has them. `starts` (B + 1,) are the offsets of a SetBatch; without, all sets have the same size.
     """
-    from dumlp_pin.kernels import product_launch as launch
+    from dumlp_pin.kernels import training_product_launch as launch
 
     y, sums, statistics, z = _empty_outputs(x, sets, widths, dtype, y_dtype)
     kept = _split(parameters, statistics, z, x, widths)
@@ -190,7 +190,7 @@ def aggregate_backward(
     for_x: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x, without a number unless `for_x`, and of the parameters."""
-    from dumlp_pin.kernels import product_launch as launch
+    from dumlp_pin.kernels import training_product_launch as launch
 
     kept = _split(parameters, statistics, z, x, widths)
     total = torch.zeros_like(parameters, dtype=torch.float32)

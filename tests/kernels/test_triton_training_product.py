@@ -97,7 +97,7 @@ def plain(case: Case, dtype: torch.dtype) -> Numbers:
 
 
 def fused(case: Case) -> Numbers:
-    from dumlp_pin.kernels import product_launch as launch
+    from dumlp_pin.kernels import training_product_launch as launch
 
     z, starts, C, (left, right) = case.z, case.starts, case.z.shape[2], case.activations
     layer = Layer(groups=2, K=1, N=C, normed=True)
@@ -175,12 +175,12 @@ def in_opposite_order(case: Case) -> Case:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dumlp_pin.kernels.product_launch.processors", lambda _: 100)
-    monkeypatch.setattr("dumlp_pin.kernels.product_launch.ROWS_FORWARD", 128)
+    monkeypatch.setattr("dumlp_pin.kernels.training_product_launch.processors", lambda _: 100)
+    monkeypatch.setattr("dumlp_pin.kernels.training_product_launch.ROWS_FORWARD", 128)
 
 
 def assert_several_parts(case: Case) -> None:
-    from dumlp_pin.kernels import product_launch as launch
+    from dumlp_pin.kernels import training_product_launch as launch
 
     for tiling in (launch.FORWARD, launch.BACKWARD):
         assert launch.parts_of(case.z, case.sets, 2, tiling, 128) > 1

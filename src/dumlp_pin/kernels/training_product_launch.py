@@ -12,7 +12,7 @@ from dumlp_pin.kernels.device import processors
 from dumlp_pin.kernels.training_launch import Tiling, add_up, block, cdiv, norm_of, operand_of
 from dumlp_pin.kernels.training_ops import Kept
 
-kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_product")
+kernels: Any = importlib.import_module("dumlp_pin.kernels.triton_training_product")
 
 # As the compiler has them for an H200, no precision or width spills registers to speak of.
 FORWARD = Tiling(128, 2, {"num_warps": 8, "num_stages": 2})
